@@ -1,0 +1,35 @@
+# Everything here needs only Python >= 3.11 and make; each target makes its own environment.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
+
+.PHONY: lab test check bench figures clean
+
+$(VENV)/.core: pyproject.toml requirements/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements/constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements/constraints.txt -e '.[test]'
+	@touch $@
+
+lab: $(VENV)/.core  ## the main job: compare collection policies on a real workload
+	$(BIN)/dapolab compare $(QUICK_SCENARIO) --collectors all -o reports
+
+check: $(VENV)/.test  ## style, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check  ## everything that gates a change
+	$(BIN)/python -m pytest -n 2
+
+bench: $(VENV)/.test  ## speed ratios, each measured in one run
+	$(BIN)/dapolab bench
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

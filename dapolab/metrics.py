@@ -1,0 +1,104 @@
+"""Every metric once: its name, its unit, what it means. Simulator and real training share them.
+
+Names of verl, TRL and agentic-rl-lab 06-dapo are kept where they exist. A metric that a policy does
+not have (waves without a barrier) is absent from its row, not 0 or 1.
+"""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One quantity of a training step."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+STEP_METRICS: tuple[Metric, ...] = (
+    # the collection, as 06-dapo logs it
+    Metric("rollout/candidate_groups", "groups", "groups sampled for the step, kept or not"),
+    Metric("rollout/effective_groups", "groups", "groups that are trained"),
+    Metric("rollout/effective_group_ratio", "share", "effective over candidate groups; biased up"),
+    Metric("rollout/effective_fill_ratio", "share", "effective over wanted groups"),
+    Metric("rollout/oversample_ratio", "ratio", "candidate over wanted groups"),
+    Metric("rollout/unbiased_effective_ratio", "share", "(B−1)/(N−1) if filled, else kept/N"),
+    Metric("rollout/completion_tokens", "tokens", "tokens generated, aborted ones included"),
+    Metric("rollout/train_completion_tokens", "tokens", "tokens of trained responses"),
+    Metric("rollout/token_utilisation", "share", "trained over generated tokens"),
+    Metric("rollout/degenerate_tokens", "tokens", "tokens of all-right and all-wrong groups"),
+    Metric("rollout/surplus_tokens", "tokens", "tokens of finished groups beyond the target"),
+    Metric("rollout/aborted_tokens", "tokens", "tokens of responses that were aborted"),
+    Metric("rollout/mean_completion_tokens", "tokens", "mean length of finished candidates"),
+    Metric("rollout/max_completion_tokens", "tokens", "longest finished candidate"),
+    Metric("rollout/truncated_share", "share", "finished candidates cut at the cap"),
+    Metric("rollout/surplus_groups", "groups", "mixed groups finished but beyond the target"),
+    Metric("rollout/aborted_groups", "groups", "groups in flight when the collection stopped"),
+    Metric("rollout/all_right_share", "share", "finished groups with every answer right"),
+    Metric("rollout/all_wrong_share", "share", "finished groups with every answer wrong"),
+    Metric("rollout/mixed_share", "share", "finished groups with right and wrong answers"),
+    # the barrier
+    Metric("rollout/waves", "waves", "barrier rounds; absent where there is no barrier"),
+    Metric("rollout/wave_seconds", "s", "mean seconds of a wave"),
+    Metric("rollout/t50_s", "s", "half of a wave's responses are done (mean over waves)"),
+    Metric("rollout/t90_s", "s", "90 % of a wave's responses are done"),
+    Metric("rollout/t95_s", "s", "95 % of a wave's responses are done"),
+    Metric("rollout/t99_s", "s", "99 % of a wave's responses are done"),
+    Metric("rollout/idle_slot_share", "share", "1 − mean/peak concurrency of the waves"),
+    # time of the step and its parts
+    Metric("time/step_seconds", "s", "one training step, rollout to weight sync"),
+    Metric("time/rollout_seconds", "s", "overhead + prefill + decode + tail"),
+    Metric("time/overhead_seconds", "s", "call overhead and polling"),
+    Metric("time/prefill_seconds", "s", "share of engine time spent on prefill tokens"),
+    Metric("time/decode_seconds", "s", "engine time at peak-equivalent concurrency"),
+    Metric("time/tail_seconds", "s", "wave seconds × idle slot share: waiting for the longest"),
+    Metric("time/reward_seconds", "s", "scoring"),
+    Metric("time/old_logprob_seconds", "s", "old log-probabilities of the trained batch"),
+    Metric("time/reference_seconds", "s", "reference log-probabilities"),
+    Metric("time/update_seconds", "s", "forward, backward, optimizer"),
+    Metric("time/sync_seconds", "s", "weights to the rollout engine"),
+    Metric("time/validation_seconds", "s", "validation, on the steps that have it"),
+    Metric("time/checkpoint_seconds", "s", "checkpoint, on the steps that have it"),
+    Metric("time/other_seconds", "s", "anything fixed"),
+    Metric("time/gpu_seconds", "GPU·s", "step seconds × GPUs held"),
+    # what is trained
+    Metric("train/update_skipped", "share", "1 where no group was left to train"),
+    Metric("reward/accuracy", "share", "right answers among finished candidates"),
+    Metric("reward/trained_accuracy", "share", "right answers in the trained batch"),
+    Metric("reward/length_penalty_mean", "reward", "mean soft overlong penalty of candidates"),
+    Metric("reward/shaped_mean", "reward", "mean of ±1 plus penalty over candidates"),
+    Metric("bias/pass_rate_candidates", "share", "mean true pass rate of candidate prompts"),
+    Metric("bias/pass_rate_effective", "share", "the same over all mixed candidates"),
+    Metric("bias/pass_rate_trained", "share", "the same over trained prompts"),
+    Metric("bias/length_candidates", "tokens", "mean full length, all submitted candidates"),
+    Metric("bias/length_effective", "tokens", "mean full length, all mixed candidates"),
+    Metric("bias/length_trained", "tokens", "mean length of trained responses"),
+    Metric("bias/length_ratio_policy", "ratio", "trained over effective: the policy alone"),
+    Metric("bias/length_ratio_total", "ratio", "trained over candidates: filter and policy"),
+    # the engine
+    Metric("engine/preemptions", "responses", "evictions for lack of KV memory"),
+    Metric("engine/peak_kv_tokens", "tokens", "largest KV use of any replica"),
+    Metric("engine/mean_concurrency", "responses", "responses in decoding, time average"),
+)
+
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in STEP_METRICS}
+
+# Columns that identify a row; every table of a run starts with those that apply.
+STEP_KEYS = ("policy", "replication", "step")
+GROUP_COLUMNS: dict[str, str] = {
+    "policy": "name of the collection policy",
+    "replication": "independent repetition",
+    "step": "training step, from 0",
+    "wave": "barrier round within the step, from 0; missing without a barrier",
+    "position": "place in the prompt stream, the same under every policy",
+    "prompt_id": "prompt, stable over epochs",
+    "status": "trained | degenerate | surplus | aborted",
+    "n_correct": "right answers of the group",
+    "pass_rate": "true pass rate of the prompt at that step",
+    "n_tokens_mean": "mean full length of its responses, tokens",
+    "n_tokens_max": "longest of its responses, tokens",
+    "generated_tokens": "tokens really generated (less than full where aborted)",
+    "submit_s": "seconds from the start of the run",
+    "end_s": "end of its last response, or of the abort",
+}
+STATUSES = ("trained", "degenerate", "surplus", "aborted")

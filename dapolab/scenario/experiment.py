@@ -1,0 +1,61 @@
+"""The whole experiment: one Scenario of the tables beside this file."""
+
+import hashlib
+import json
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from dapolab.scenario.collector import Collector, ExactRefill, Rollout
+from dapolab.scenario.config import Config, Count, NonNegative
+from dapolab.scenario.hardware import Hardware, Learner
+from dapolab.scenario.workload import JointWorkload, Workload
+
+
+class Run(Config):
+    """How much of it to run."""
+
+    steps: Count = Field(20, description="training steps of one replication")
+    replications: int = Field(20, ge=2, description="independent repetitions behind an interval")
+    usd_per_gpu_hour: NonNegative | None = None
+
+
+class Scenario(Config):
+    """One experiment: what is sampled, by which policy, on which hardware, for how long."""
+
+    name: str = Field("scenario", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    source: str = Field("", description="where its numbers come from")
+    assumptions: tuple[str, ...] = Field((), description="what was assumed, printed with results")
+    workload: Workload = JointWorkload()
+    rollout: Rollout = Rollout()
+    collector: Collector = ExactRefill()
+    alternatives: dict[str, Collector] = Field(
+        {}, description="further policies for compare, by name"
+    )
+    hardware: Hardware = Hardware()
+    learner: Learner = Learner()
+    run: Run = Run()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        capacity = self.hardware.kv_capacity_tokens
+        prompt = int(self.workload.prompts.tokens_median) if self.hardware.prefill else 0
+        if capacity is not None and prompt + self.rollout.cap_tokens > capacity:
+            raise ValueError(
+                f"hardware.kv_capacity_tokens {capacity} cannot hold one response of "
+                f"prompt {prompt} + cap {self.rollout.cap_tokens} tokens; raise the capacity or "
+                "lower rollout.cap_tokens"
+            )
+        filters = self.collector.kind != "none"
+        if filters and self.rollout.group_size == 1 and self.rollout.singletons == "drop":
+            raise ValueError(
+                "rollout.group_size 1 with a filter: a group of one never has spread; use "
+                'collector.kind = "none" or a larger group_size'
+            )
+        return self
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change when any setting changes."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
