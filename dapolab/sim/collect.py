@@ -1,0 +1,281 @@
+"""Play one collection policy against the engine for one training step.
+
+The policy decides (``dapolab.collectors``), the engine moves tokens (``replica.py``), SimPy keeps the
+clock in between. A barrier policy hears of a wave when its last group has returned; the others hear
+of every group. A budget in seconds is a decision point: what has finished is judged, the rest aborts.
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from dapolab.collectors import (
+    Abort,
+    Action,
+    Collector,
+    Drop,
+    Fail,
+    Finished,
+    Keep,
+    Stop,
+    Submit,
+)
+from dapolab.scenario import Budget, Hardware
+from dapolab.scenario.collector import SPREAD_TOLERANCE
+from dapolab.sim.replica import Engine
+from dapolab.sim.score import Scores
+from dapolab.workload.model import Groups, PromptStream
+
+Process = Generator[simpy.Event, None, None]
+
+IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED = range(5)
+
+
+class PromptCursor:
+    """The walk through the prompt stream; ``drop_last`` skips an epoch's tail as verl's loader does."""
+
+    def __init__(self, stream: PromptStream, *, count: int, drop_last: bool) -> None:
+        self._stream = stream
+        self._count = count
+        self._drop_last = drop_last
+        self.position = 0
+        self.dropped = 0
+
+    def take(self, n: int) -> tuple[int, int]:
+        """Return (start, how many of the ``n`` next prompts exist) and move on."""
+        if self._drop_last:
+            left = self._count - self.position % self._count
+            if left < n:
+                self.position += left
+                self.dropped += left
+        available = self._stream.n_available(self.position, n)
+        if self._drop_last and available < n:
+            available = 0
+        start = self.position
+        self.position += available
+        return start, available
+
+
+@dataclass
+class Wave:
+    """One barrier round: group indices [first, last) of the step and its times in seconds."""
+
+    first: int
+    last: int
+    start_s: float
+    decode_start_s: float
+    end_s: float = math.nan
+    seen_s: float = math.nan
+
+
+@dataclass
+class Collection:
+    """What one step collected; lists over the step's groups in submission order.
+
+    ``finished[i]`` is what the policy is told of group i once it has returned.
+    """
+
+    start_s: float
+    groups: list[Groups] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    waves: list[Wave] = field(default_factory=list)
+    seen_s: list[float] = field(default_factory=list)
+    end_s: float = math.nan
+    stop: Stop | None = None
+    failure: str | None = None
+    limit: str | None = None
+
+
+class Collecting:
+    """One step in progress: carries the policy's actions out and tells it what happened."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        *,
+        engine: Engine,
+        stream: PromptStream,
+        cursor: PromptCursor,
+        collector: Collector,
+        scores: Scores,
+        hardware: Hardware,
+        budget: Budget,
+        trained_steps: int,
+    ) -> None:
+        self._env = env
+        self._engine = engine
+        self._stream = stream
+        self._cursor = cursor
+        self._collector = collector
+        self._scores = scores
+        self._hardware = hardware
+        self._budget = budget
+        self._trained_steps = trained_steps
+        self._finished_tokens = 0
+        self._deadline_s = env.now + budget.seconds if budget.seconds else math.inf
+        self.result = Collection(start_s=env.now)
+
+    @property
+    def _open(self) -> bool:
+        return self.result.stop is None and self.result.failure is None
+
+    def run(self) -> Process:
+        """Run the collection to its end (a SimPy process body)."""
+        if not self._collector.barrier:
+            yield from self._wait(self._env.now + self._hardware.call_overhead_s)
+        self._carry_out(self._collector.on_start())
+        while self._open:
+            if self._collector.barrier:
+                yield from self._wave()
+            else:
+                yield from self._next_groups()
+        self._close()
+
+    # ------------------------------------------------------------------ the two rhythms
+
+    def _wave(self) -> Process:
+        """Wait for everything submitted since the last barrier, then let the policy judge it."""
+        wave = self.result.waves[-1]
+        end_s = self._engine.run(min(self._deadline_s, math.inf))
+        in_time = self._engine.n_groups_in_flight == 0
+        wave.end_s = end_s if in_time else self._deadline_s
+        wave.seen_s = self._polled(wave.end_s, since_s=wave.start_s) if in_time else wave.end_s
+        yield from self._wait(wave.seen_s)
+        ends_P = self._engine.group_ends_s(wave.first, wave.last)
+        indices = wave.first + np.flatnonzero(ends_P <= wave.end_s)
+        for index in indices:
+            self.result.seen_s[index] = wave.seen_s
+        actions = self._collector.on_wave_end([self.result.finished[i] for i in indices])
+        if in_time:
+            self._carry_out(actions)
+            self._check_tokens()
+        else:
+            self._carry_out([a for a in actions if isinstance(a, Keep | Drop | Stop)])
+            self._reach("seconds")
+
+    def _next_groups(self) -> Process:
+        """Wait for the next finished group (or poll, or deadline) and let the policy judge."""
+        end_s, ids = self._engine.advance(self._deadline_s)
+        if len(ids) == 0:
+            if self._engine.n_groups_in_flight and math.isfinite(self._deadline_s):
+                yield from self._wait(self._deadline_s)
+                self._reach("seconds")
+                return
+            raise RuntimeError("a barrier-free policy waits although nothing is in flight")
+        seen_s = min(self._polled(end_s, since_s=self.result.start_s), self._deadline_s)
+        found = [int(i) for i in ids]
+        while seen_s > end_s:
+            next_s, more = self._engine.advance(seen_s)
+            if len(more) == 0:
+                break
+            found += [int(i) for i in more]
+            if next_s >= seen_s:
+                break
+        yield from self._wait(seen_s)
+        for index in sorted(found):
+            self.result.seen_s[index] = seen_s
+            if not self._open:
+                self.result.status[index] = self._leftover(index)
+                continue
+            self._carry_out(self._collector.on_group(self.result.finished[index]))
+            self._check_tokens()
+
+    # ------------------------------------------------------------------ actions
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if not self._open:
+                return
+            match action:
+                case Submit(n=n):
+                    self._submit(n)
+                case Keep(index=index):
+                    self.result.kept.append(index)
+                    self.result.status[index] = TRAINED
+                case Drop(index=index, reason=reason):
+                    self.result.status[index] = DEGENERATE if reason == "degenerate" else SURPLUS
+                case Abort():
+                    self._engine.abort(at_s=self._now)
+                case Stop():
+                    self.result.stop = action
+                case Fail(message=message):
+                    self.result.failure = message
+
+    def _submit(self, n: int) -> None:
+        start, available = self._cursor.take(n)
+        if available == 0:
+            self._reach("data")
+            return
+        groups = self._stream.draw(start, available, trained_steps=self._trained_steps)
+        first = len(self.result.status)
+        self.result.groups.append(groups)
+        self.result.finished += self._scores.finished(groups, first=first)
+        self.result.status += [IN_FLIGHT] * available
+        self.result.seen_s += [math.nan] * available
+        start_s = self._now
+        if self._collector.barrier:
+            decode_start_s = start_s + self._hardware.call_overhead_s
+            self.result.waves.append(Wave(first, first + available, start_s, decode_start_s))
+            start_s = decode_start_s
+        self._engine.submit(
+            at_s=start_s,
+            prompt_tokens_P=groups.prompt_tokens_P,
+            n_tokens_PG=groups.n_tokens_PG,
+        )
+
+    def _reach(self, limit: str) -> None:
+        """Tell the policy that a limit was reached; it must end the step."""
+        if not self._open:
+            return
+        self.result.limit = limit
+        self._carry_out(self._collector.on_limit(limit))
+        if self._open and limit != "data":
+            raise RuntimeError(f"the policy went on after its {limit} budget was spent")
+
+    def _check_tokens(self) -> None:
+        budget = self._budget
+        if not self._open or (budget.candidate_tokens is None and budget.train_tokens is None):
+            return
+        spent = self._engine.generated_tokens
+        if budget.candidate_tokens is not None and spent >= budget.candidate_tokens:
+            self._reach("candidate_tokens")
+        elif budget.train_tokens is not None:
+            trained = sum(self.result.finished[i].n_tokens for i in self.result.kept)
+            if trained >= budget.train_tokens:
+                self._reach("train_tokens")
+
+    def _close(self) -> None:
+        """Whatever still runs is aborted at the next iteration boundary."""
+        if self._engine.n_groups_in_flight:
+            self._engine.abort(at_s=self._now)
+            self._engine.run(math.inf)
+        for index, status in enumerate(self.result.status):
+            if status == IN_FLIGHT:
+                self.result.status[index] = ABORTED
+        self.result.end_s = max(self._now, self._engine.idle_since_s)
+
+    # ------------------------------------------------------------------ small things
+
+    @property
+    def _now(self) -> float:
+        return max(self._env.now, self._engine.now_s)
+
+    def _wait(self, until_s: float) -> Process:
+        if until_s > self._env.now:
+            yield self._env.timeout(until_s - self._env.now)
+
+    def _polled(self, end_s: float, *, since_s: float) -> float:
+        poll_s = self._hardware.poll_s
+        if poll_s == 0:
+            return end_s
+        return since_s + math.ceil((end_s - since_s) / poll_s - 1e-12) * poll_s
+
+    def _leftover(self, index: int) -> int:
+        """Status of a group that finished together with the one that ended the step."""
+        spread = self.result.finished[index].spread
+        return SURPLUS if spread > SPREAD_TOLERANCE else DEGENERATE
