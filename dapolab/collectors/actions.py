@@ -1,0 +1,122 @@
+"""What a collection policy hears and what it may answer: the contract with whoever drives it.
+
+One policy object serves one training step. It has no clock and moves no tokens; the simulator and a
+real rollout engine drive the same object in the same way:
+
+- ``on_start`` once, before anything is in flight.
+- A *barrier* policy then gets ``on_wave_end`` with the groups of a wave once all of them have
+  returned; any other policy gets ``on_group`` for each group that returns. Groups that return at one
+  instant come in submission order.
+- ``on_limit`` when something outside the policy's own rule ends the step (see ``Limit``).
+
+The driver carries actions out in order. After ``Stop`` or ``Fail`` the object is not called again:
+groups that returned at that same instant are surplus, those still running are aborted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Limit = Literal["seconds", "candidate_tokens", "train_tokens", "data"]
+"""What may end a step from outside the policy's own rule.
+
+seconds
+    The time budget is spent: a decision point. A barrier policy is first given, by ``on_wave_end``,
+    the groups of the running wave that have returned; of its answer only ``Keep`` and ``Drop`` are
+    carried out. Everything in flight is lost.
+candidate_tokens, train_tokens
+    Policies count the tokens of the groups they judged and stop by themselves; a driver that counts
+    tokens in flight too may call earlier.
+data
+    A ``Submit`` found no prompt left, or the policy waits while nothing is in flight (a ``Submit``
+    was served with fewer prompts than it asked for). May be called twice.
+"""
+
+DropReason = Literal["degenerate", "surplus", "late"]
+StopReason = Literal[
+    "full", "one_wave", "cap", "returned", "seconds", "candidate_tokens", "train_tokens", "data"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One returned group, as the policy sees it."""
+
+    index: int
+    """Submission order within the step, from 0."""
+    n_samples: int
+    """Responses in the group."""
+    n_correct: int
+    """Right answers among them."""
+    spread: float
+    """Largest minus smallest filter metric of the group; NaN where a metric is missing."""
+    n_tokens: int
+    """Response tokens of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Sample the next ``n`` prompts of the stream, or as many of them as there are."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Train this group. Groups are trained in the order of their ``Keep``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Throw this group away."""
+
+    index: int
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Cut off everything in flight at the next iteration boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The collection is over: train what was kept, or skip the update."""
+
+    reason: StopReason
+    train: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The framework would raise here and the run would die."""
+
+    message: str
+
+
+Action = Submit | Keep | Drop | Abort | Stop | Fail
+
+
+class Collector(Protocol):
+    """One collection policy during one training step. A policy class derives from this."""
+
+    barrier: bool
+    """Whether groups are judged by whole waves (``on_wave_end``) or one by one (``on_group``)."""
+
+    def on_start(self) -> Sequence[Action]:
+        """Open the step."""
+        ...
+
+    def on_wave_end(self, wave: Sequence[Finished]) -> Sequence[Action]:
+        """Judge a wave."""
+        raise NotImplementedError("a policy without a barrier judges group by group")
+
+    def on_group(self, group: Finished) -> Sequence[Action]:
+        """Judge one group."""
+        raise NotImplementedError("a policy with a barrier judges whole waves")
+
+    def on_limit(self, limit: Limit) -> Sequence[Action]:
+        """Answer a limit; only ``data`` may be answered by going on with what is in flight."""
+        ...

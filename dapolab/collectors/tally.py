@@ -1,0 +1,143 @@
+"""The count that every policy keeps: what was submitted, what became of it, and why.
+
+Here also stands the one rule by which all policies call a group degenerate.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dapolab.collectors.actions import (
+    Abort,
+    Action,
+    Drop,
+    Fail,
+    Finished,
+    Keep,
+    Limit,
+    Stop,
+    StopReason,
+    Submit,
+)
+from dapolab.scenario import Budget, Rollout
+from dapolab.scenario.collector import SPREAD_TOLERANCE
+
+
+def is_degenerate(group: Finished, *, keep_singletons: bool) -> bool:
+    """Say whether a group carries no signal: its metric does not spread, or is missing (NaN).
+
+    The frameworks differ in the floating-point test (std > 0, std > 1e-6, mean in (0, 1)) and agree
+    on every 0/1 or ±1 reward; a spread is exact for equal values whatever their sum rounds to. A
+    group of one has no spread: verl's recipe keeps it (dapo_ray_trainer.py:261-265).
+    """
+    if group.n_samples == 1 and keep_singletons:
+        return False
+    return not group.spread > SPREAD_TOLERANCE
+
+
+@dataclass
+class Tally:
+    """Counts of one step, in groups unless named otherwise."""
+
+    rollout: Rollout
+    budget: Budget
+    filters: bool = True
+    n_waves: int = 0
+    n_submitted: int = 0
+    n_kept: int = 0
+    n_surplus: int = 0
+    n_all_wrong: int = 0
+    n_all_right: int = 0
+    n_other: int = 0
+    candidate_tokens: int = 0
+    train_tokens: int = 0
+
+    @property
+    def n_target(self) -> int:
+        """B, the groups that the step wants."""
+        return self.rollout.groups_per_step
+
+    @property
+    def n_missing(self) -> int:
+        """Groups still wanted."""
+        return self.n_target - self.n_kept
+
+    @property
+    def n_judged(self) -> int:
+        """Groups that returned and were kept or dropped."""
+        return self.n_kept + self.n_surplus + self.n_degenerate
+
+    @property
+    def n_degenerate(self) -> int:
+        """Groups dropped because their metric does not spread."""
+        return self.n_all_wrong + self.n_all_right + self.n_other
+
+    @property
+    def is_full(self) -> bool:
+        """Whether B groups are kept."""
+        return self.n_missing <= 0
+
+    def submit(self, n: int) -> Submit:
+        """Ask for ``n`` more groups: one more wave where the policy has a barrier."""
+        self.n_waves += 1
+        self.n_submitted += n
+        return Submit(n)
+
+    def judge(self, group: Finished) -> Keep | Drop:
+        """Keep the group, or drop it as degenerate or, where B are kept already, as surplus."""
+        self.candidate_tokens += group.n_tokens
+        keep_singletons = self.rollout.singletons == "keep"
+        if self.filters and is_degenerate(group, keep_singletons=keep_singletons):
+            if group.n_correct == 0:
+                self.n_all_wrong += 1
+            elif group.n_correct == group.n_samples:
+                self.n_all_right += 1
+            else:
+                self.n_other += 1
+            return Drop(group.index, "degenerate")
+        if self.is_full:
+            self.n_surplus += 1
+            return Drop(group.index, "surplus")
+        self.n_kept += 1
+        self.train_tokens += group.n_tokens
+        return Keep(group.index)
+
+    def judge_wave(self, wave: Iterable[Finished]) -> list[Action]:
+        """Judge a wave in submission order, so that the first B in that order are the kept ones."""
+        return [self.judge(group) for group in sorted(wave, key=lambda group: group.index)]
+
+    def spent(self) -> Limit | None:
+        """Name the token budget that the judged groups have used up, if any."""
+        if _reached(self.budget.candidate_tokens, self.candidate_tokens):
+            return "candidate_tokens"
+        if _reached(self.budget.train_tokens, self.train_tokens):
+            return "train_tokens"
+        return None
+
+    def stop(self, reason: StopReason, *, train: bool = True) -> list[Action]:
+        """Abort what may be in flight and stop; the update is skipped where nothing was kept."""
+        stop = Stop(reason, train=train and self.n_kept > 0)
+        return [Abort(), stop] if self.n_judged < self.n_submitted else [stop]
+
+    def fail(self, what: str, *, advice: str) -> list[Action]:
+        """End the run: say what happened, what was collected, where the rest went, what to do."""
+        return [Fail(f"{what}: {self.describe()}; {advice}")]
+
+    def describe(self) -> str:
+        """Return what was collected and why groups were dropped, in one phrase (field case B41)."""
+        text = f"kept {self.n_kept} of {self.n_target} groups from {self.n_judged} candidates"
+        if not self.n_judged:
+            return text
+        shares = [
+            f"{name} {n / self.n_judged:.1%}"
+            for name, n in (
+                ("all-wrong", self.n_all_wrong),
+                ("all-right", self.n_all_right),
+                ("otherwise equal", self.n_other),
+            )
+            if n or name != "otherwise equal"
+        ]
+        return f"{text} ({', '.join(shares)})"
+
+
+def _reached(limit: int | None, used: int) -> bool:
+    return limit is not None and used >= limit
