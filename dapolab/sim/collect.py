@@ -257,6 +257,10 @@ class Collecting:
         for index, status in enumerate(self.result.status):
             if status == IN_FLIGHT:
                 self.result.status[index] = ABORTED
+            elif status == TRAINED and not (self.result.stop and self.result.stop.train):
+                self.result.status[index] = SURPLUS  # accepted, then thrown away with the step
+        if not (self.result.stop and self.result.stop.train):
+            self.result.kept.clear()
         self.result.end_s = max(self._now, self._engine.idle_since_s)
 
     # ------------------------------------------------------------------ small things
