@@ -45,6 +45,9 @@ class JointWorkload(Config):
     correlation: float = Field(0.0, ge=-1, le=1, description="of length level and logit pass rate")
     loop_share: Share = Field(0.0, description="mean probability that a response never stops")
     loop_sd_logit: NonNegative = Field(0.0, description="sd between prompts of the loop's logit")
+    loop_correlation: float = Field(
+        0.0, ge=-1, le=1, description="of the loop's logit and the logit pass rate"
+    )
     p_correct_if_truncated: Share = Field(0.0, description="P(judged correct | cut at the cap)")
     native_cap_tokens: Count | None = Field(
         None, description="cap of the data behind the fit; a larger cap extrapolates"
@@ -178,6 +181,10 @@ class IndependentWorkload(Config):
     prompts: Prompts = Prompts()
     lengths: Lengths = LognormalLengths()
     pass_rate: PassRate = FixedPassRate()
+    p_correct_if_truncated: Share = Field(0.0, description="P(judged correct | cut at the cap)")
+    native_cap_tokens: Count | None = Field(
+        None, description="cap of the data behind the law; a larger cap extrapolates"
+    )
     drift: Drift = Drift()
     source: str = ""
 
