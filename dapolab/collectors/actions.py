@@ -5,8 +5,8 @@ real rollout engine drive the same object in the same way:
 
 - ``on_start`` once, before anything is in flight.
 - A *barrier* policy then gets ``on_wave_end`` with the groups of a wave once all of them have
-  returned; any other policy gets ``on_group`` for each group that returns. Groups that return at one
-  instant come in submission order.
+  returned; any other policy gets ``on_group`` for each group that returns. Groups that return at
+  one instant come in submission order.
 - ``on_limit`` when something outside the policy's own rule ends the step (see ``Limit``).
 
 The driver carries actions out in order. After ``Stop`` or ``Fail`` the object is not called again:
@@ -111,11 +111,11 @@ class Collector(Protocol):
 
     def on_wave_end(self, wave: Sequence[Finished]) -> Sequence[Action]:
         """Judge a wave."""
-        raise NotImplementedError("a policy without a barrier judges group by group")
+        raise TypeError("a policy without a barrier judges group by group")
 
     def on_group(self, group: Finished) -> Sequence[Action]:
         """Judge one group."""
-        raise NotImplementedError("a policy with a barrier judges whole waves")
+        raise TypeError("a policy with a barrier judges whole waves")
 
     def on_limit(self, limit: Limit) -> Sequence[Action]:
         """Answer a limit; only ``data`` may be answered by going on with what is in flight."""

@@ -1,13 +1,13 @@
 """Exact refill: waves of exactly the missing number of groups, up to M·B candidates.
 
-Who does it: agentic-rl-lab 06-dapo (rollout.py:288-359). Every wave is a barrier: nothing is judged
-until its last group has returned. As a wave never exceeds the deficit there is no surplus, and the
-candidates are those of one-at-a-time sampling; only the number of waves, at most 1 + (M−1)·B, is the
-price of the barrier.
+Who does it: agentic-rl-lab 06-dapo (rollout.py:288-359). Every wave is a barrier: nothing is
+judged until its last group has returned. As a wave never exceeds the deficit there is no surplus,
+and the candidates are those of one-at-a-time sampling; only the number of waves, at most
+1 + (M−1)·B, is the price of the barrier.
 
-At the cap, version 4eb1b05 trains a partial batch (none kept: the update is skipped, the step counts)
-and the older 6db470a raises RuntimeError. 06-dapo admits 16 groups at a time (``concurrent_groups``):
-that queue is the engine's, the policy submits whole waves.
+At the cap, version 4eb1b05 trains a partial batch (none kept: the update is skipped, the step
+counts) and the older 6db470a raises RuntimeError. 06-dapo admits 16 groups at a time
+(``concurrent_groups``): that queue is the engine's, the policy submits whole waves.
 """
 
 from collections.abc import Sequence
@@ -60,10 +60,10 @@ class ExactRefillCollector(Collector):
         multiplier = self._config.max_candidate_multiplier
         if multiplier is None:
             return self._tally.n_missing
-        return multiplier * self._tally.n_target - self._tally.n_submitted
+        return multiplier * self._tally.n_target - self._tally.n_judged
 
     def _at_cap(self) -> list[Action]:
         if self._config.at_cap == "partial":
             return self._tally.stop("cap")
-        what = f"the cap of {self._tally.n_submitted} candidates is used up"
+        what = f"the cap of {self._tally.n_judged} candidates is used up"
         return self._tally.fail(what, advice="raise max_candidate_multiplier or check difficulty")

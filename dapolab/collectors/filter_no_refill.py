@@ -1,9 +1,9 @@
 """Filter, no refill: one wave of B groups, the degenerate ones leave, nothing replaces them.
 
-Who does it: agentic-rl-lab 06-dapo with its ``grpo`` preset (rollout.py:329-331), open-instruct with
-``active_sampling`` off (data_loader.py:1006-1184), prime-rl by default (train_sink.py:36,361, after
-the batch is cut) and tinker-cookbook (rl/data_processing.py:235; it keeps one group where all are
-degenerate, the others and this policy skip the update).
+Who does it: agentic-rl-lab 06-dapo with its ``grpo`` preset (rollout.py:329-331), open-instruct
+with ``active_sampling`` off (data_loader.py:1006-1184), prime-rl by default (train_sink.py:36,361,
+after the batch is cut) and tinker-cookbook (rl/data_processing.py:235; it keeps one group where all
+are degenerate, this policy skips the update as 06-dapo does).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """No filter: one wave of B groups, all of them trained.
 
 Who does it: GRPO as most trainers ship it (TRL 1.16 has no group filter, docs/paper_index.md; verl
-with ``algorithm.filter_groups.enable=False``, recipe dapo_ray_trainer.py:235-236). Degenerate groups
-stay in the batch with zero advantage.
+with ``algorithm.filter_groups.enable=False``, recipe dapo_ray_trainer.py:235-236). Degenerate
+groups stay in the batch with zero advantage.
 """
 
 from collections.abc import Sequence

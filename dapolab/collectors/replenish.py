@@ -3,8 +3,8 @@
 Who does it: OpenRLHF (trainer/ppo_utils/samples_generator.py:140-197): groups are judged as they
 complete, a dropped one dispatches exactly one more prompt. So kept + in flight = B at all times:
 nothing is surplus, nothing is aborted, and the step waits for its slowest slot. open-instruct with
-``active_sampling`` replaces one for one too, with many more in flight. There is no cap on candidates;
-``max_candidates`` is a guard of this lab.
+``active_sampling`` replaces one for one too, with many more in flight. There is no cap on
+candidates; ``max_candidates`` is a guard of this lab.
 """
 
 from collections.abc import Sequence

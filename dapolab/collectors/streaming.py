@@ -2,9 +2,9 @@
 
 Who does it: AReaL (infra/workflow_executor.py:634-731), ROLL at ``generate_opt_level`` 1
 (generate_scheduler.py, abort in synchronous mode) and, refilling in chunks, slime
-(rollout/sglang_rollout.py:374-470) keep a pool busy and take what returns first. No slot ever waits,
-but the groups in flight at the stop are the long ones: what is trained is short-biased, and what is
-aborted was paid for. Recycling aborted groups (APRIL) is a policy of its own.
+(rollout/sglang_rollout.py:374-470) keep a pool busy and take what returns first. No slot ever
+waits, but the groups in flight at the stop are the long ones: what is trained is short-biased, and
+what is aborted was paid for. Recycling aborted groups (APRIL) is a policy of its own.
 """
 
 from collections.abc import Sequence
