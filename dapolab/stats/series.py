@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import numpy.typing as npt
 
 from dapolab.stats.estimate import LEVEL, Estimate, mean_estimate, sample
