@@ -20,6 +20,7 @@ from dapolab.collectors import (
     Fail,
     Finished,
     Keep,
+    Limit,
     Stop,
     Submit,
 )
@@ -88,7 +89,6 @@ class Collection:
     end_s: float = math.nan
     stop: Stop | None = None
     failure: str | None = None
-    limit: str | None = None
 
 
 class Collecting:
@@ -114,9 +114,7 @@ class Collecting:
         self._collector = collector
         self._scores = scores
         self._hardware = hardware
-        self._budget = budget
         self._trained_steps = trained_steps
-        self._finished_tokens = 0
         self._deadline_s = env.now + budget.seconds if budget.seconds else math.inf
         self.result = Collection(start_s=env.now)
 
@@ -130,7 +128,9 @@ class Collecting:
             yield from self._wait(self._env.now + self._hardware.call_overhead_s)
         self._carry_out(self._collector.on_start())
         while self._open:
-            if self._collector.barrier:
+            if self._engine.n_groups_in_flight == 0:
+                self._reach("data")
+            elif self._collector.barrier:
                 yield from self._wave()
             else:
                 yield from self._next_groups()
@@ -153,20 +153,17 @@ class Collecting:
         actions = self._collector.on_wave_end([self.result.finished[i] for i in indices])
         if in_time:
             self._carry_out(actions)
-            self._check_tokens()
         else:
-            self._carry_out([a for a in actions if isinstance(a, Keep | Drop | Stop)])
+            self._carry_out([a for a in actions if isinstance(a, Keep | Drop)])
             self._reach("seconds")
 
     def _next_groups(self) -> Process:
         """Wait for the next finished group (or poll, or deadline) and let the policy judge."""
         end_s, ids = self._engine.advance(self._deadline_s)
         if len(ids) == 0:
-            if self._engine.n_groups_in_flight and math.isfinite(self._deadline_s):
-                yield from self._wait(self._deadline_s)
-                self._reach("seconds")
-                return
-            raise RuntimeError("a barrier-free policy waits although nothing is in flight")
+            yield from self._wait(self._deadline_s)
+            self._reach("seconds")
+            return
         seen_s = min(self._polled(end_s, since_s=self.result.start_s), self._deadline_s)
         found = [int(i) for i in ids]
         while seen_s > end_s:
@@ -183,7 +180,6 @@ class Collecting:
                 self.result.status[index] = self._leftover(index)
                 continue
             self._carry_out(self._collector.on_group(self.result.finished[index]))
-            self._check_tokens()
 
     # ------------------------------------------------------------------ actions
 
@@ -228,26 +224,10 @@ class Collecting:
             n_tokens_PG=groups.n_tokens_PG,
         )
 
-    def _reach(self, limit: str) -> None:
-        """Tell the policy that a limit was reached; it must end the step."""
-        if not self._open:
-            return
-        self.result.limit = limit
-        self._carry_out(self._collector.on_limit(limit))
-        if self._open and limit != "data":
-            raise RuntimeError(f"the policy went on after its {limit} budget was spent")
-
-    def _check_tokens(self) -> None:
-        budget = self._budget
-        if not self._open or (budget.candidate_tokens is None and budget.train_tokens is None):
-            return
-        spent = self._engine.generated_tokens
-        if budget.candidate_tokens is not None and spent >= budget.candidate_tokens:
-            self._reach("candidate_tokens")
-        elif budget.train_tokens is not None:
-            trained = sum(self.result.finished[i].n_tokens for i in self.result.kept)
-            if trained >= budget.train_tokens:
-                self._reach("train_tokens")
+    def _reach(self, limit: Limit) -> None:
+        """Tell the policy that a limit was reached."""
+        if self._open:
+            self._carry_out(self._collector.on_limit(limit))
 
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""

@@ -144,15 +144,16 @@ class _Run:
                 self.ended = f"failed: {collection.failure}"
                 return
             assert collection.stop is not None
-            if collection.limit == "data" and not collection.stop.train:
+            out_of_data = collection.stop.reason == "data"
+            if out_of_data:
                 self.ended = DATA_EXHAUSTED
+            if not collection.groups or (out_of_data and not collection.kept):
                 return
             learner = self._account(step, collection)
             trained_steps += 1 if collection.kept else 0
             yield self.env.timeout(max(collection.end_s - self.env.now, 0.0) + learner.total_s)
             self.engine.reset(at_s=self.env.now)
-            if collection.limit == "data":
-                self.ended = DATA_EXHAUSTED
+            if out_of_data:
                 return
 
     def _account(self, step: int, collection: Collection) -> LearnerTime:
@@ -178,7 +179,8 @@ class _Run:
             learner=learner,
             rollout=self.scenario.rollout,
             scores=self.scores,
-            n_gpus=hardware.replicas * hardware.gpus_per_replica + (self.scenario.learner.gpus or 0),
+            n_gpus=hardware.replicas * hardware.gpus_per_replica
+            + (self.scenario.learner.gpus or 0),
         )
         self.tables.steps.append({"step": step, "start_s": collection.start_s, **row})
         self.tables.waves += [{"step": step, **wave} for wave in waves]

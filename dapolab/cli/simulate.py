@@ -1,0 +1,72 @@
+"""One policy, many steps: metrics, a forecast of the whole run, an optional Perfetto trace.
+
+Any setting can be laid over the file: --workload.sigma 1.1 --collector.kind rounds --run.steps 50
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from dapolab.cli.output import console, emit_json, progress
+from dapolab.cli.scenarios import add_scenario_arguments, load_scenario
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    add_scenario_arguments(parser)
+    parser.add_argument("--trace", metavar="OUT.json", help="write replication 0 for Perfetto")
+    parser.add_argument("-o", "--output", metavar="DIR", help="write tables and manifest there")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Simulate the scenario's own policy."""
+    from dapolab.compare import compare, document, forecast
+    from dapolab.report.console import print_notes, print_policy
+    from dapolab.store import atomic_write
+
+    scenario = load_scenario(options)
+    name = scenario.collector.kind
+    with progress(f"simulate {name}", scenario.run.replications) as tick:
+        done = compare(
+            scenario,
+            {name: scenario.collector},
+            seed=options.seed,
+            n_jobs=options.jobs,
+            on_done=tick,
+        )
+    ahead = forecast(done, name)
+    if options.trace:
+        from dapolab.sim.run import simulate
+        from dapolab.sim.trace import perfetto
+
+        traced = simulate(scenario, seed=options.seed, record_steps=min(scenario.run.steps, 3))
+        trace = json.dumps(perfetto(traced, name=scenario.name), allow_nan=False)
+        atomic_write(Path(options.trace), trace)
+    if options.output:
+        _write(done, Path(options.output), seed=options.seed)
+    if options.json:
+        body = document(done) | {"baseline": None, "forecast": ahead.to_json()}
+        emit_json("simulate", seed=options.seed, body=body)
+        return
+    out = console()
+    print_policy(out, scenario=scenario.name, policy=name, estimates=done.estimates[name])
+    out.print(ahead.sentence())
+    print_notes(out, done.notes)
+    if options.trace:
+        out.print(f"trace: {options.trace} (open at ui.perfetto.dev)")
+
+
+def _write(done: "object", folder: Path, *, seed: int) -> None:
+    from dapolab.compare import Comparison
+    from dapolab.store import manifest, write_run
+
+    assert isinstance(done, Comparison)
+    scenario = done.scenario
+    facts = manifest(
+        command="simulate",
+        seed=seed,
+        fingerprint=scenario.fingerprint(),
+        config=scenario.model_dump(mode="json"),
+    )
+    tables = {"steps": done.steps, "groups": done.groups, "waves": done.waves}
+    write_run(folder, manifest=facts, tables={k: t for k, t in tables.items() if len(t.columns)})

@@ -1,0 +1,145 @@
+"""From step rows to estimates: ratios of totals per replication, paired ratios, sets of the best."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from dapolab.metrics import BY_NAME, STEP_METRICS
+from dapolab.stats import (
+    LEVEL,
+    Estimate,
+    best_set_of_ratios,
+    mean_estimate,
+    paired_ratio,
+    ratio_of_totals,
+    simultaneous,
+    wilson,
+)
+
+# Ratios of totals over a replication: name -> (numerator, denominator, unit, meaning).
+HEADLINES: dict[str, tuple[str, str, str, str]] = {
+    "per_trained_group/seconds": (
+        "time/step_seconds",
+        "rollout/effective_groups",
+        "s",
+        "wall-clock seconds for one trained group",
+    ),
+    "per_trained_group/gpu_seconds": (
+        "time/gpu_seconds",
+        "rollout/effective_groups",
+        "GPU·s",
+        "GPU seconds for one trained group",
+    ),
+    "per_trained_group/completion_tokens": (
+        "rollout/completion_tokens",
+        "rollout/effective_groups",
+        "tokens",
+        "generated tokens for one trained group",
+    ),
+    "share/train_tokens": (
+        "rollout/train_completion_tokens",
+        "rollout/completion_tokens",
+        "share",
+        "generated tokens that are trained",
+    ),
+    "share/tail": (
+        "time/tail_seconds",
+        "time/step_seconds",
+        "share",
+        "step time spent waiting for the longest answers",
+    ),
+    "bias/trained_length": (
+        "bias/length_trained",
+        "bias/length_effective",
+        "ratio",
+        "length of trained over all mixed candidates: what the policy alone does",
+    ),
+}
+RANKED = "per_trained_group/seconds"
+
+
+Totals = dict[str, dict[str, np.ndarray]]
+
+
+def totals_of(steps: pd.DataFrame, policies: Sequence[str], n: int) -> Totals:
+    """Return per policy and column the total over each replication, NaN where it has no step."""
+    columns = sorted({c for headline in HEADLINES.values() for c in headline[:2]})
+    totals: Totals = {}
+    for name in policies:
+        rows = steps[steps["policy"] == name].groupby("replication")[columns]
+        # a step without a trained group has no trained length; its other totals count
+        table = rows.sum(min_count=1).reindex(range(n))
+        totals[name] = {column: table[column].to_numpy(dtype=float) for column in columns}
+    return totals
+
+
+def _positive(*columns: np.ndarray) -> bool:
+    return all(bool(np.all(np.isfinite(c)) and np.all(c > 0)) for c in columns)
+
+
+def ratios_of(totals: Totals, name: str, policies: Sequence[str]) -> dict[str, Estimate]:
+    """Return policy over baseline for each headline; absent where a total is zero or missing."""
+    level = simultaneous(LEVEL, n_comparisons=max(len(policies) - 1, 1))
+    found = {}
+    for headline, (over, under, _, _) in HEADLINES.items():
+        mine, base = totals[name], totals[policies[0]]
+        columns = (mine[over], mine[under], base[over], base[under])
+        if _positive(*columns):
+            found[headline] = paired_ratio(*columns, level=level)
+    return found
+
+
+def best_of(totals: Totals, policies: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for each cost of a trained group, the policies that may be the cheapest."""
+    best = {}
+    for headline, (over, under, _, _) in HEADLINES.items():
+        if not headline.startswith("per_trained_group"):
+            continue
+        pairs = {
+            name: (totals[name][over], totals[name][under])
+            for name in policies
+            if _positive(totals[name][over], totals[name][under])
+        }
+        if pairs:
+            best[headline] = best_set_of_ratios(pairs, level=LEVEL).names
+    return best
+
+
+def estimates_of(
+    steps: pd.DataFrame, endings: pd.DataFrame, totals: Totals, name: str
+) -> dict[str, Estimate]:
+    rows = steps[steps["policy"] == name]
+    found: dict[str, Estimate] = {}
+    for headline, (over, under, unit, _) in HEADLINES.items():
+        if _positive(totals[name][over], totals[name][under]):
+            found[headline] = ratio_of_totals(
+                totals[name][over], totals[name][under], level=LEVEL, unit=unit
+            )
+    for metric in STEP_METRICS:
+        per_replication = rows.groupby("replication")[metric.name].mean().dropna().to_numpy()
+        if len(per_replication):
+            found[metric.name] = mean_estimate(per_replication, level=LEVEL, unit=metric.unit)
+    mine = endings[endings["policy"] == name]
+    found["run/p_fails"] = wilson(int(mine["failed"].sum()), len(mine), level=LEVEL)
+    found["run/steps"] = mean_estimate(mine["n_steps"].to_numpy(float), level=LEVEL, unit="steps")
+    return found
+
+
+def waves_distribution(
+    steps: pd.DataFrame, policies: Sequence[str]
+) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
+    found = {}
+    for name in policies:
+        waves = steps.loc[steps["policy"] == name, "rollout/waves"].dropna().astype(int)
+        if len(waves):
+            shares = waves.value_counts(normalize=True).sort_index()
+            found[name] = (tuple(int(w) for w in shares.index), tuple(map(float, shares)))
+    return found
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a headline or step metric."""
+    if metric in HEADLINES:
+        return HEADLINES[metric][2]
+    return BY_NAME[metric].unit if metric in BY_NAME else ""

@@ -1,0 +1,97 @@
+"""Which policies to compare, and their runs on common random numbers."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from joblib import Parallel, delayed
+
+from dapolab.scenario import COLLECTOR_KINDS, Collector, ConfigError, Scenario, check
+from dapolab.sim.run import SimRun, simulate
+
+
+def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collector]:
+    """Return the policies to compare, the scenario's own first.
+
+    Parameters
+    ----------
+    names : comma-separated kinds or names of ``[alternatives]``; "all" for every kind and every
+        alternative; absent: the scenario's own, its alternatives, else every kind.
+
+    Raises
+    ------
+    ConfigError
+        A name that is neither a kind nor an alternative.
+    """
+    own = {scenario.collector.kind: scenario.collector}
+    known: dict[str, Collector] = {kind: _default(kind) for kind in COLLECTOR_KINDS}
+    known |= scenario.alternatives | own
+    if names is None:
+        return own | dict(scenario.alternatives) if scenario.alternatives else own | known
+    if names == "all":
+        return own | known
+    chosen = dict(own)
+    for name in (part.strip() for part in names.split(",")):
+        if name not in known:
+            raise ConfigError(f"--collectors: {name!r} is not one of {', '.join(known)}, all")
+        chosen[name] = known[name]
+    return chosen
+
+
+def _default(kind: str) -> Collector:
+    scenario = check(Scenario, {"collector": {"kind": kind}}, where=kind)
+    return scenario.collector
+
+
+def run_policies(
+    scenario: Scenario,
+    collectors: Mapping[str, Collector],
+    *,
+    seed: int,
+    n_jobs: int | None = None,
+    record_steps: int = 1,
+    on_done: Callable[[], None] | None = None,
+    workload_of: Callable[[int], Scenario] | None = None,
+) -> dict[tuple[str, int], SimRun]:
+    """Simulate every policy in every replication; the same replication has the same draws.
+
+    ``workload_of(replication)`` supplies the scenario of a replication where the workload itself is
+    uncertain (a fit's draws); every policy gets the same one.
+    """
+    tasks = []
+    for replication in range(scenario.run.replications):
+        base = workload_of(replication) if workload_of else scenario
+        for name, collector in collectors.items():
+            one = base.model_copy(update={"collector": collector})
+            first = replication == 0
+            tasks.append((name, replication, one, record_steps if first else 0, first))
+    runs = _in_parallel(tasks, seed=seed, n_jobs=n_jobs)
+    done = {}
+    for name, replication, run in runs:
+        done[name, replication] = run
+        if on_done:
+            on_done()
+    return done
+
+
+def _one(
+    name: str, replication: int, scenario: Scenario, record: int, groups: bool, seed: int
+) -> tuple[str, int, SimRun]:
+    run = simulate(
+        scenario, seed=seed, replication=replication, record_steps=record, keep_groups=groups
+    )
+    return name, replication, run
+
+
+def _in_parallel(
+    tasks: Sequence[tuple[str, int, Scenario, int, bool]], *, seed: int, n_jobs: int | None
+) -> Iterator[tuple[str, int, SimRun]]:
+    """Run the tasks; the first one here, so that workers find the compiled kernel in its cache."""
+    first, *rest = tasks
+    yield _one(*first, seed)
+    jobs = n_jobs or min(os.cpu_count() or 1, 8)
+    if jobs == 1 or len(rest) < 8:
+        for task in rest:
+            yield _one(*task, seed)
+        return
+    work = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
+    yield from work(delayed(_one)(*task, seed) for task in rest)
