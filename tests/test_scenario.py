@@ -1,0 +1,103 @@
+"""Scenario files: what is accepted, what is refused and in which words."""
+
+import pytest
+
+from dapolab.scenario import ConfigError, build, load, parse_overrides
+
+
+def refused(data):
+    with pytest.raises(ConfigError) as caught:
+        build(data, where="x.toml")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("x.toml: ")
+    return message.removeprefix("x.toml: ")
+
+
+def test_an_unknown_key_names_the_nearest_valid_one():
+    assert refused({"rollout": {"grop_size": 3}}) == (
+        "unknown key 'rollout.grop_size'; nearest valid key: 'group_size'"
+    )
+    message = refused({"workload": {"kind": "joint", "sigm": 1}})
+    assert message == "unknown key 'workload.sigm'; nearest valid key: 'sigma'"
+    message = refused({"hardware": {"law": {"kind": "affine", "bs": 1}}})
+    assert message == "unknown key 'hardware.law.bs'; nearest valid key: 'b_s'"
+    message = refused({"alternatives": {"big": {"kind": "rounds", "gen_group": 4}}})
+    assert message == "unknown key 'alternatives.big.gen_group'; nearest valid key: 'gen_groups'"
+    assert "nearest valid key: 'run'" in refused({"runn": {}})
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("rollout", "groups_per_step", 0),
+        ("rollout", "group_size", -1),
+        ("rollout", "cap_tokens", 0),
+        ("hardware", "replicas", 0),
+        ("hardware", "slots", 0),
+        ("hardware", "kv_capacity_tokens", 0),
+        ("hardware", "poll_s", -1.0),
+        ("run", "steps", 0),
+        ("run", "replications", 1),
+        ("learner", "update_s_per_token", float("nan")),
+        ("learner", "sync_s", float("inf")),
+    ],
+)
+def test_sizes_and_numbers_out_of_range_name_their_key(table, key, value):
+    assert refused({table: {key: value}}).startswith(f"{table}.{key}: ")
+
+
+def test_what_cannot_work_together_is_refused_with_what_to_do():
+    message = refused({"rollout": {"cap_tokens": 100, "overlong": {"buffer_tokens": 120}}})
+    assert "buffer_tokens 120 exceeds cap_tokens 100" in message
+    message = refused({"hardware": {"kv_capacity_tokens": 4000}})
+    assert "cannot hold one response" in message
+    message = refused({"rollout": {"group_size": 1, "singletons": "drop"}})
+    assert "a group of one never has spread" in message
+    assert "concave" in refused(
+        {"hardware": {"law": {"kind": "piecewise", "n_knots": [1, 2, 3], "b_knots_s": [0, 1, 3]}}}
+    )
+
+
+def test_overrides_reach_any_depth_and_a_new_kind_drops_the_old_settings(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('[collector]\nkind = "exact_refill"\nmax_candidate_multiplier = 3\n')
+    assert load(file).collector.max_candidate_multiplier == 3
+    scenario = load(file, {"collector.gen_groups": 7, "collector.kind": "rounds"})
+    assert scenario.collector.gen_groups == 7
+    assert load(file, {"workload.kind": "joint", "workload.sigma": 1.1}).workload.sigma == 1.1
+
+
+def test_a_workload_file_is_found_beside_the_scenario_and_can_be_changed(tmp_path):
+    (tmp_path / "w.toml").write_text('[workload]\nkind = "joint"\nsigma = 0.5\nmean_logit = 1.0\n')
+    file = tmp_path / "s.toml"
+    file.write_text('workload = "w.toml"\n')
+    assert load(file).workload.mean_logit == 1.0
+    assert load(file, {"workload.sigma": 1.1}).workload.sigma == 1.1
+    file.write_text('[workload]\nbase = "w.toml"\nmean_logit = 2.0\n')
+    assert (load(file).workload.sigma, load(file).workload.mean_logit) == (0.5, 2.0)
+
+
+@pytest.mark.parametrize("text", ["name = ", "\x00", "[a"])
+def test_a_broken_file_is_one_line(tmp_path, text):
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(file)
+    with pytest.raises(ConfigError, match="no such file"):
+        load(tmp_path / "absent.toml")
+
+
+def test_the_fingerprint_changes_with_any_setting_and_not_with_key_order():
+    one = build({"run": {"steps": 5}, "name": "a"})
+    assert one.fingerprint() == build({"name": "a", "run": {"steps": 5}}).fingerprint()
+    assert one.fingerprint() != build({"name": "a", "run": {"steps": 6}}).fingerprint()
+
+
+def test_overrides_read_numbers_lists_and_text():
+    found = parse_overrides(["--a.b", "1.5", "--c=[1, 2]", "--d-e", "x y", "--f", "none"])
+    assert found == {"a.b": 1.5, "c": [1, 2], "d_e": "x y", "f": None}
+    with pytest.raises(ConfigError, match="needs a value"):
+        parse_overrides(["--a.b"])
+    with pytest.raises(ConfigError, match="unexpected argument 'x'"):
+        parse_overrides(["x"])

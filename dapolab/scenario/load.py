@@ -12,6 +12,8 @@ from pydantic import BaseModel, ValidationError
 from dapolab.scenario.config import ConfigError
 from dapolab.scenario.experiment import Scenario
 
+_KEPT_BY_ANY_KIND = {"budget", "prompts", "drift", "source"}
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -47,7 +49,8 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenar
     path = Path(path)
     data = read_toml(path)
     folder = path.parent
-    for key, value in (overrides or {}).items():
+    # a new kind first, then the settings that are meant for it
+    for key, value in sorted((overrides or {}).items(), key=lambda item: not _is_kind(item[0])):
         _set(data, key, value)
     _include_workload(data, folder)
     return build(data, where=str(path))
@@ -96,6 +99,10 @@ def _value(text: str) -> Any:
         return text
 
 
+def _is_kind(key: str) -> bool:
+    return key.rpartition(".")[2] == "kind"
+
+
 def _set(data: dict[str, Any], key: str, value: Any) -> None:
     table = data
     *parents, last = key.split(".")
@@ -106,6 +113,10 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(below, dict):
             raise ConfigError(f"--{key}: {parent} is a value, not a table")
         table = below
+    if last == "kind" and table.get("kind") != value:
+        # settings of the old kind mean nothing to the new one; what every kind has stays
+        for stale in set(table) - _KEPT_BY_ANY_KIND:
+            del table[stale]
     if value is None:
         table.pop(last, None)
     else:
@@ -144,9 +155,8 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors(include_url=False)[0]
-    kinds = {"joint", "independent", "replay"}
     location = [str(part) for part in first["loc"]]
-    shown = ".".join(part for i, part in enumerate(location) if not (i == 1 and part in kinds))
+    shown = ".".join(_without_tags(location, model))
     if first["type"] == "extra_forbidden":
         wrong = location[-1]
         valid = _fields_at(model, location[:-1])
@@ -157,6 +167,16 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     value = first.get("input")
     given = "" if isinstance(value, dict) or first["type"] == "value_error" else f", got {value!r}"
     return f"{shown}: {message}{given}" if shown else message
+
+
+def _without_tags(location: list[str], model: type[BaseModel]) -> list[str]:
+    """Leave out the discriminator tags that pydantic puts into the path of a union."""
+    shown: list[str] = []
+    for i, part in enumerate(location):
+        valid = _fields_at(model, location[:i])
+        if not valid or part in valid or i == len(location) - 1:
+            shown.append(part)
+    return shown
 
 
 def _fields_at(model: type[BaseModel], location: list[str]) -> list[str]:
@@ -183,6 +203,8 @@ def _step(place: dict[str, Any], part: str, definitions: dict[str, Any]) -> list
         name = str(option.get("$ref", "")).rpartition("/")[2]
         if name in definitions:
             found.append(definitions[name])
+        elif isinstance(option.get("additionalProperties"), dict):
+            found.append(option)
     return found
 
 
