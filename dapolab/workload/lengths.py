@@ -171,17 +171,18 @@ def latent_law(config: Lengths) -> Latent:
 
 @dataclass(frozen=True)
 class LengthLaw:
-    """Whole-token law L = max(1, ⌈X⌉) of a latent X.
+    """Whole-token law L = max(1, ⌈scale·X⌉) of a latent X; drift is a scale.
 
     Build it with :func:`length_law`. All token arguments may be arrays; results follow their shape.
     """
 
     latent: Latent
+    scale: float = 1.0
 
     def survival(self, tokens: ArrayLike) -> Floats:
         """P(L > tokens); 1 below one token."""
         k = np.floor(np.asarray(tokens, dtype=np.float64))
-        return np.where(k < 1, 1.0, self.latent.survival(np.maximum(k, 1.0)))
+        return np.where(k < 1, 1.0, self.latent.survival(np.maximum(k, 1.0) / self.scale))
 
     def cdf(self, tokens: ArrayLike) -> Floats:
         """P(L ≤ tokens)."""
@@ -189,7 +190,7 @@ class LengthLaw:
 
     def quantile(self, u: ArrayLike) -> Ints:
         """Smallest whole k with P(L ≤ k) ≥ u, for u in [0, 1)."""
-        return whole_tokens(self.latent.quantile(np.asarray(u, dtype=np.float64)))
+        return whole_tokens(self.scale * self.latent.quantile(np.asarray(u, dtype=np.float64)))
 
     def mean(self, cap_tokens: int | None = None) -> float:
         """E[min(L, cap)] in tokens; without a cap E[L], infinite for a Pareto with alpha ≤ 1.
@@ -209,7 +210,7 @@ class LengthLaw:
 
     def _tail_integrand(self, t: float) -> float:
         x = np.asarray(_EXACT_TOKENS * np.exp(t))
-        return float(self.latent.survival(x)) * float(x)
+        return float(self.latent.survival(x / self.scale)) * float(x)
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> Ints:
         """Draw whole-token lengths, shape ``size``."""
@@ -225,3 +226,37 @@ def whole_tokens(latent: Floats) -> Ints:
 def length_law(config: Lengths) -> LengthLaw:
     """Return the whole-token law of a ``[workload.lengths]`` table (marginal over prompts)."""
     return LengthLaw(latent_law(config))
+
+
+@dataclass(frozen=True, eq=False)
+class LogNormalPart:
+    """A weighted lognormal per node: mass ``mass_N`` on log X ~ N(log_median_N, sigma²)."""
+
+    log_median_N: Floats
+    sigma: float
+    mass_N: Floats
+
+    def cdf(self, tokens: Floats) -> Floats:
+        """Return mass_N · P(L ≤ tokens), shape (N, X); 0 below one token."""
+        with np.errstate(divide="ignore"):
+            log_x = np.where(tokens < 1, -np.inf, np.log(np.maximum(tokens, 1.0)))
+        return self.mass_N[:, None] * self._standard(log_x[None, :] - self.log_median_N[:, None])
+
+    def _standard(self, gap: Floats) -> Floats:
+        if self.sigma == 0.0:
+            return (gap >= 0.0).astype(np.float64)
+        return np.asarray(special.ndtr(gap / self.sigma), dtype=np.float64)
+
+    def below(self, cap_tokens: int) -> tuple[Floats, Floats]:
+        """Return mass_N·P(L ≤ cap) and mass_N·E[L; L ≤ cap], each shape (N,).
+
+        The mean of whole tokens is the latent's plus one half (Euler–Maclaurin; the next term is a
+        twelfth of the density at one token and at the cap).
+        """
+        gap = np.log(cap_tokens) - self.log_median_N
+        done = self._standard(gap)
+        if self.sigma == 0.0:
+            return self.mass_N * done, self.mass_N * done * np.ceil(np.exp(self.log_median_N))
+        mean = np.exp(self.log_median_N + self.sigma**2 / 2)
+        partial = mean * special.ndtr(gap / self.sigma - self.sigma)
+        return self.mass_N * done, self.mass_N * (partial + done / 2)
