@@ -1,4 +1,4 @@
-"""The recipe's rules on plain numbers: which group is kept, what a length costs, what a run adds up to.
+"""The recipe's rules on plain numbers: which group is kept, what a length costs, what a run yields.
 
 No arrays, no clock, no framework: any sequence of floats will do, and the same functions serve
 simulated groups, recorded ones and a real training loop.
@@ -7,6 +7,7 @@ simulated groups, recorded ones and a real training loop.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from dapolab.scenario import ConfigError
@@ -303,8 +304,13 @@ def plan_epochs(
         raise ConfigError("prompts, generation batch, training batch and epochs must be positive")
     waves_per_epoch, tail = divmod(n_prompts, gen_groups)
     n_waves = waves_per_epoch * n_epochs
+    kept_of_run = list(islice(kept_by_wave, n_waves))
+    if len(kept_of_run) < n_waves:
+        raise ConfigError(
+            f"{len(kept_of_run)} waves given, the run has {n_waves}: give all of them"
+        )
     n_steps = n_kept = n_surplus = n_filtered = 0
-    for _, kept in zip(range(n_waves), kept_by_wave, strict=False):
+    for kept in kept_of_run:
         if not 0 <= kept <= gen_groups:
             raise ConfigError(f"a wave of {gen_groups} groups cannot keep {kept}")
         n_filtered += gen_groups - kept

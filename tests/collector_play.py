@@ -1,0 +1,175 @@
+"""A driver of one collection step that shares no code with the simulator, for tests of policies.
+
+It keeps its own books and checks them after every action: whatever was submitted is kept, dropped,
+aborted or in flight, and never more than B groups are kept.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dapolab.collectors import (
+    Abort,
+    Action,
+    Collector,
+    Drop,
+    Fail,
+    Finished,
+    Keep,
+    Stop,
+    Submit,
+    new_collector,
+)
+from dapolab.scenario import Rollout
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One group of a made-up prompt stream."""
+
+    n_correct: int = 4
+    duration_s: float = 1.0
+    n_samples: int = 8
+    n_tokens: int = 100
+    spread: float | None = None
+
+    def finished(self, index: int) -> Finished:
+        mixed = 0 < self.n_correct < self.n_samples
+        spread = float(mixed) if self.spread is None else self.spread
+        return Finished(index, self.n_samples, self.n_correct, spread, self.n_tokens)
+
+
+MIXED, WRONG, RIGHT = Candidate(4), Candidate(0), Candidate(8)
+
+
+def stream(letters: str) -> Iterator[Candidate]:
+    """Return groups by letter: m(ixed), w(rong), r(ight)."""
+    return iter([{"m": MIXED, "w": WRONG, "r": RIGHT}[letter] for letter in letters])
+
+
+@dataclass
+class Played:
+    """What one step did."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    submits: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    dropped: dict[int, str] = field(default_factory=dict)
+    aborted: list[int] = field(default_factory=list)
+    end_s: float = 0.0
+    stop: Stop | None = None
+    failure: str | None = None
+
+    def n_dropped(self, reason: str) -> int:
+        return sum(r == reason for r in self.dropped.values())
+
+    @property
+    def trained(self) -> list[Candidate]:
+        train = self.stop is not None and self.stop.train
+        return [self.candidates[i] for i in self.kept] if train else []
+
+
+class _Step:
+    def __init__(
+        self,
+        collector: Collector,
+        prompts: Iterator[Candidate],
+        *,
+        n_target: int,
+        deadline_s: float,
+    ) -> None:
+        self.collector, self.prompts = collector, prompts
+        self.n_target, self.deadline_s = n_target, deadline_s
+        self.now_s, self.ends_s, self.out = 0.0, dict[int, float](), Played()
+
+    @property
+    def open(self) -> bool:
+        return self.out.stop is None and self.out.failure is None
+
+    def carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            assert self.open, f"{action} after the end"
+            match action:
+                case Submit(n):
+                    assert n >= 1
+                    self.submit(n)
+                case Keep(index):
+                    self.ends_s.pop(index)
+                    self.out.kept.append(index)
+                case Drop(index, reason):
+                    self.ends_s.pop(index)
+                    self.out.dropped[index] = reason
+                case Abort():
+                    self.out.aborted += sorted(self.ends_s)
+                    self.ends_s.clear()
+                case Stop():
+                    self.out.stop = action
+                case Fail(message):
+                    self.out.failure = message
+            self.check()
+
+    def check(self) -> None:
+        out = self.out
+        settled = len(out.kept) + len(out.dropped) + len(out.aborted)
+        assert len(out.candidates) == settled + len(self.ends_s)
+        assert len(out.kept) <= self.n_target
+
+    def submit(self, n: int) -> None:
+        served = [c for _, c in zip(range(n), self.prompts, strict=False)]
+        for candidate in served:
+            self.ends_s[len(self.out.candidates)] = self.now_s + candidate.duration_s
+            self.out.candidates.append(candidate)
+        if served:
+            self.out.submits.append(len(served))
+        else:
+            self.carry_out(self.collector.on_limit("data"))
+
+    def told(self, indices: Iterable[int]) -> list[Finished]:
+        return [self.out.candidates[i].finished(i) for i in sorted(indices)]
+
+    def wave(self) -> None:
+        end_s = max(self.ends_s.values())
+        self.now_s = min(end_s, self.deadline_s)
+        back = self.told(i for i, t in self.ends_s.items() if t <= self.now_s)
+        actions = self.collector.on_wave_end(back)
+        if end_s <= self.deadline_s:
+            self.carry_out(actions)
+        else:
+            self.carry_out(a for a in actions if isinstance(a, Keep | Drop))
+            self.carry_out(self.collector.on_limit("seconds"))
+
+    def groups(self) -> None:
+        end_s = min(self.ends_s.values())
+        if end_s > self.deadline_s:
+            self.now_s = self.deadline_s
+            self.carry_out(self.collector.on_limit("seconds"))
+            return
+        self.now_s = end_s
+        for group in self.told(i for i, t in self.ends_s.items() if t == end_s):
+            if self.open:
+                self.carry_out(self.collector.on_group(group))
+
+
+def play(
+    config: object, prompts: Iterable[Candidate], *, rollout: Rollout, deadline_s: float = math.inf
+) -> Played:
+    """Play one step of a policy; an iterator of prompts is left where the step ends."""
+    collector = new_collector(config, rollout)  # type: ignore[arg-type]
+    step = _Step(collector, iter(prompts), n_target=rollout.groups_per_step, deadline_s=deadline_s)
+    step.carry_out(collector.on_start())
+    for _ in range(10_000):
+        if not step.open:
+            break
+        if not step.ends_s:
+            step.carry_out(collector.on_limit("data"))
+        elif collector.barrier:
+            step.wave()
+        else:
+            step.groups()
+    else:
+        raise AssertionError("the step never ends")
+    step.out.end_s = step.now_s
+    if step.out.stop is not None:
+        assert not step.ends_s, "stopped with groups in flight and no Abort"
+        assert step.out.kept or not step.out.stop.train, "trains nothing"
+    return step.out
