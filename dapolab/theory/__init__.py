@@ -1,1 +1,15 @@
-"""theory."""
+"""Closed forms for dynamic sampling, long tails, decoding and queueing.
+
+What each module answers, under assumptions that every docstring states:
+
+``groups``      share of prompt groups that are mixed, what the filter keeps (A1, A2, A9)
+``sampling``    waves, candidates and batch fill of exact refill and of whole rounds (A3-A8)
+``collection``  policies without a barrier: streaming, one-for-one, over-provision (A10-A14)
+``tails``       expected longest response of a wave (B1, B2)
+``barrier``     time of the refill waves and their amplification (B3, B4)
+``decode``      time of a wave under an affine decode law and a slot limit (B5-B8, B11)
+``queueing``    open servers: M/M/1 to M/M/c, processor sharing, Little's law (B9, B10, F7)
+
+The package needs numpy and scipy alone and shares no code with the simulator it judges.
+Symbols: B groups wanted by a step, G responses of a group, q probability that a group is mixed.
+"""
