@@ -207,9 +207,11 @@ def test_degenerate_groups_are_told_apart_in_the_message() -> None:
     # A constant metric over right and wrong answers (shaped ties) is a cause of its own.
     tie = Candidate(4, spread=0.0)
     config = ExactRefill(at_cap="error", max_candidate_multiplier=1)
-    failure = play(config, [WRONG, RIGHT, tie, tie], rollout=FOUR).failure
+    unscored = Candidate(0, spread=math.nan)
+    failure = play(config, [WRONG, RIGHT, tie, unscored], rollout=FOUR).failure
     assert failure is not None
-    assert "(all-wrong 25.0%, all-right 25.0%, otherwise equal 50.0%)" in failure
+    causes = "all-wrong 25.0%, all-right 25.0%, tied 25.0%, without a reward 25.0%"
+    assert f"({causes})" in failure
 
 
 # ---------------------------------------------------------------------------- budgets
@@ -237,6 +239,12 @@ def test_a_time_budget_trains_what_has_returned(config: object, kept: list[int])
     assert 3 in played.aborted
     nothing = play(config, repeat(Candidate(4, 50.0)), rollout=FOUR, deadline_s=10.0)
     assert end(nothing) == ("seconds", False)
+
+
+def test_a_time_budget_outranks_a_limit_that_the_cut_wave_would_break() -> None:
+    config = Rounds(gen_groups=4, max_num_gen_batches=1)
+    slow = repeat(Candidate(4, 50.0))
+    assert end(play(config, slow, rollout=FOUR, deadline_s=10.0)) == ("seconds", False)
 
 
 @pytest.mark.parametrize("config", [ExactRefill, Rounds, Replenish, Streaming, OverProvision])

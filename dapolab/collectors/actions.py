@@ -32,7 +32,7 @@ data
     was served with fewer prompts than it asked for). May be called twice.
 """
 
-DropReason = Literal["degenerate", "surplus", "late"]
+DropReason = Literal["degenerate", "surplus"]
 StopReason = Literal[
     "full", "one_wave", "cap", "returned", "seconds", "candidate_tokens", "train_tokens", "data"
 ]

@@ -3,6 +3,7 @@
 Here also stands the one rule by which all policies call a group degenerate.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ class Tally:
     n_surplus: int = 0
     n_all_wrong: int = 0
     n_all_right: int = 0
-    n_other: int = 0
+    n_tied: int = 0
+    n_unscored: int = 0
     candidate_tokens: int = 0
     train_tokens: int = 0
 
@@ -69,7 +71,7 @@ class Tally:
     @property
     def n_degenerate(self) -> int:
         """Groups dropped because their metric does not spread."""
-        return self.n_all_wrong + self.n_all_right + self.n_other
+        return self.n_all_wrong + self.n_all_right + self.n_tied + self.n_unscored
 
     @property
     def is_full(self) -> bool:
@@ -87,12 +89,7 @@ class Tally:
         self.candidate_tokens += group.n_tokens
         keep_singletons = self.rollout.singletons == "keep"
         if self.filters and is_degenerate(group, keep_singletons=keep_singletons):
-            if group.n_correct == 0:
-                self.n_all_wrong += 1
-            elif group.n_correct == group.n_samples:
-                self.n_all_right += 1
-            else:
-                self.n_other += 1
+            self._count_degenerate(group)
             return Drop(group.index, "degenerate")
         if self.is_full:
             self.n_surplus += 1
@@ -127,16 +124,21 @@ class Tally:
         text = f"kept {self.n_kept} of {self.n_target} groups from {self.n_judged} candidates"
         if not self.n_judged:
             return text
-        shares = [
-            f"{name} {n / self.n_judged:.1%}"
-            for name, n in (
-                ("all-wrong", self.n_all_wrong),
-                ("all-right", self.n_all_right),
-                ("otherwise equal", self.n_other),
-            )
-            if n or name != "otherwise equal"
-        ]
+        causes = {"all-wrong": self.n_all_wrong, "all-right": self.n_all_right}
+        rare = {"tied": self.n_tied, "without a reward": self.n_unscored}
+        causes |= {name: n for name, n in rare.items() if n}
+        shares = (f"{name} {n / self.n_judged:.1%}" for name, n in causes.items())
         return f"{text} ({', '.join(shares)})"
+
+    def _count_degenerate(self, group: Finished) -> None:
+        if math.isnan(group.spread):
+            self.n_unscored += 1
+        elif group.n_correct == 0:
+            self.n_all_wrong += 1
+        elif group.n_correct == group.n_samples:
+            self.n_all_right += 1
+        else:
+            self.n_tied += 1
 
 
 def _reached(limit: int | None, used: int) -> bool:

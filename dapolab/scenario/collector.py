@@ -74,7 +74,7 @@ class ExactRefill(Config):
         "partial", description="train what was kept (4eb1b05), or end the run (6db470a)"
     )
     concurrent_groups: Count | None = Field(None, description="semaphore on groups (06-dapo: 16)")
-    max_waves: Count = Field(100_000, description="guard where no cap is set")
+    max_waves: Count = Field(10_000, description="guard where no cap is set")
     budget: Budget = Budget()
 
 
@@ -85,7 +85,7 @@ class Rounds(Config):
     gen_groups: Count | None = Field(None, description="gen_batch_size; absent: 3·B")
     max_num_gen_batches: int = Field(10, description="≤ 0: no limit (verl)")
     at_max: Literal["error", "stop"] = "error"
-    max_waves: Count = Field(100_000, description="guard where no limit is set")
+    max_waves: Count = Field(1_000, description="guard where no limit is set")
     budget: Budget = Budget()
 
 
@@ -93,7 +93,7 @@ class Replenish(Config):
     """B groups in flight; each dropped group is replaced by one (OpenRLHF)."""
 
     kind: Literal["replenish"] = "replenish"
-    max_candidates: Count = Field(1_000_000, description="guard: OpenRLHF has no limit")
+    max_candidates: Count = Field(100_000, description="guard: OpenRLHF has no limit")
     budget: Budget = Budget()
 
 
@@ -102,7 +102,7 @@ class Streaming(Config):
 
     kind: Literal["streaming"] = "streaming"
     slots: Count | None = Field(None, description="K groups in flight; absent: 2·B")
-    max_candidates: Count = Field(1_000_000, description="guard")
+    max_candidates: Count = Field(100_000, description="guard")
     budget: Budget = Budget()
 
 
