@@ -1,0 +1,99 @@
+"""What a report is made of, before it is Markdown or HTML."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """A figure and the words without which it is not shown.
+
+    Attributes
+    ----------
+    name : file name without its ending, lower case, unique in the document.
+    figure : a matplotlib figure made under :func:`dapolab.report.style.drawing`.
+    title : what is shown, one line.
+    alt : what a reader who cannot see it must know.
+    how_to_read : what the marks mean and which pattern to look for.
+    """
+
+    name: str
+    figure: Figure
+    title: str
+    alt: str
+    how_to_read: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no figure name: use a-z, 0-9, - and _")
+        for words in ("title", "alt", "how_to_read"):
+            if not getattr(self, words).strip():
+                raise ValueError(f"figure {self.name} has no {words}")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report.
+
+    Attributes
+    ----------
+    frame : cells are text, numbers, None or Estimates; the index is not shown.
+    caption : what the rows are, one line of Markdown.
+    formats : column -> format specification for its plain numbers, e.g. ``",.0f"``.
+    """
+
+    frame: pd.DataFrame
+    caption: str
+    formats: Mapping[str, str] = field(default_factory=dict)
+
+
+Block = str | FigureSpec | Table
+"""A paragraph (Markdown without HTML, links or images), a figure, or a table."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report.
+
+    Attributes
+    ----------
+    title : heading, plain text.
+    lead : the answer in a few sentences, Markdown.
+    sections : in order.
+    notes : assumptions and warnings, one line of plain text each; shown at the top.
+    provenance : what repeats it: version, command, seed, fingerprint. No clock, host or path.
+    """
+
+    title: str
+    lead: str
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [figure.name for figure in self.figures()]
+        if len(names) != len(set(names)):
+            raise ValueError("two figures of a document share a name")
+
+    def figures(self) -> tuple[FigureSpec, ...]:
+        """Return all figures in order."""
+        return tuple(
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, FigureSpec)
+        )

@@ -1,0 +1,142 @@
+"""One step as a chart of slots over time: who ran when, what became of it, where it waited."""
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+
+from dapolab.report.style import INK, LINE, MUTED, STATUS_COLOURS, drawing, new_figure, plain
+
+MAX_LANES = 96
+"""Lanes drawn of a replica: more are thinner than a pixel."""
+
+
+def lanes(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
+    """Return the lane of each response: the lowest that is free when it starts.
+
+    Parameters
+    ----------
+    start_s, end_s : arrays (N,), seconds; a response that starts as another ends may follow it.
+
+    Returns
+    -------
+    array (N,), int64 : as many lanes as the largest number of responses at once.
+    """
+    order = np.lexsort((end_s, start_s))
+    lane = np.zeros(len(order), dtype=np.int64)
+    running: list[tuple[float, int]] = []
+    free: list[int] = []
+    n_lanes = 0
+    for i in order:
+        while running and running[0][0] <= start_s[i]:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        if free:
+            chosen = heapq.heappop(free)
+        else:
+            chosen, n_lanes = n_lanes, n_lanes + 1
+        lane[i] = chosen
+        heapq.heappush(running, (float(end_s[i]), chosen))
+    return lane
+
+
+def gantt(
+    responses: pd.DataFrame, waves: pd.DataFrame | None, *, policies: Sequence[str]
+) -> tuple[Figure, bool]:
+    """Return the chart of one step per policy, one replica, on a common time axis.
+
+    Parameters
+    ----------
+    responses : policy, replica, admit_s, end_s, status of every response of the step.
+    waves : policy, start_s, end_s of the step's waves; policies without waves have no rows.
+    policies : which to draw, from top to bottom.
+
+    Returns
+    -------
+    figure, cut : whether lanes were left out.
+    """
+    cut = False
+    with drawing():
+        figure = new_figure(height_in=0.6 + 1.55 * len(policies))
+        rows = figure.subplots(len(policies), 1, sharex=True, squeeze=False)[:, 0]
+        last_s = 0.0
+        for axes, name in zip(rows, policies, strict=True):
+            mine = responses[(responses["policy"] == name) & responses["admit_s"].notna()]
+            mine = mine[mine["replica"] == mine["replica"].min()]
+            origin_s = _origin_s(mine, waves, name)
+            cut |= _panel(axes, mine, origin_s=origin_s, title=name)
+            bounds = _wave_bounds(waves, name)
+            for number, (start_s, end_s) in enumerate(bounds):
+                axes.axvline(end_s - origin_s, color=INK, linewidth=1, linestyle=(0, (3, 2)))
+                if len(bounds) <= 12:
+                    axes.annotate(f"wave {number + 1}", ((start_s + end_s) / 2 - origin_s, 0),
+                                  xytext=(0, 2), textcoords="offset points", ha="center",
+                                  va="bottom", color=MUTED, fontsize=8)  # fmt: skip
+            ends = [end_s for _, end_s in bounds] + [float(mine["end_s"].max())]
+            last_s = max(last_s, max(ends) - origin_s)
+        rows[-1].set_xlim(0, last_s * 1.01)
+        rows[-1].set_xlabel("seconds since the step began to collect")
+        present = [s for s in STATUS_COLOURS if (responses["status"] == s).any()]
+        handles = [_swatch(STATUS_COLOURS[status], status) for status in present]
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    return figure, cut
+
+
+def _swatch(colour: str, label: str) -> PathPatch:
+    return PathPatch(Outline.unit_rectangle(), facecolor=colour, linewidth=0, label=label)
+
+
+def _origin_s(mine: pd.DataFrame, waves: pd.DataFrame | None, name: str) -> float:
+    bounds = _wave_bounds(waves, name)
+    first_s = float(mine["submit_s" if "submit_s" in mine else "admit_s"].min())
+    return min(first_s, bounds[0][0]) if bounds else first_s
+
+
+def _wave_bounds(waves: pd.DataFrame | None, name: str) -> list[tuple[float, float]]:
+    if waves is None or len(waves) == 0:
+        return []
+    mine = waves[waves["policy"] == name].sort_values("start_s")
+    return [(float(a), float(b)) for a, b in zip(mine["start_s"], mine["end_s"], strict=True)]
+
+
+def _panel(axes: Axes, mine: pd.DataFrame, *, origin_s: float, title: str) -> bool:
+    start_s = mine["admit_s"].to_numpy(float) - origin_s
+    end_s = mine["end_s"].to_numpy(float) - origin_s
+    lane = lanes(start_s, end_s)
+    n_lanes = int(lane.max()) + 1
+    shown = np.unique(np.linspace(0, n_lanes - 1, min(n_lanes, MAX_LANES)).round().astype(int))
+    place = np.full(n_lanes, -1)
+    place[shown] = np.arange(len(shown))
+    for status, colour in STATUS_COLOURS.items():
+        which = (mine["status"] == status).to_numpy(bool) & (place[lane] >= 0)
+        if which.any():
+            outline = _rectangles(start_s[which], end_s[which], place[lane[which]])
+            axes.add_artist(PathPatch(outline, facecolor=colour, linewidth=0))
+    axes.set_ylim(len(shown) - 0.4, -0.6 - 0.13 * len(shown))
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_color(LINE)
+    slots = f"{n_lanes} slots" if len(shown) == n_lanes else f"{len(shown)} of {n_lanes} slots"
+    axes.set_title(plain(f"{title}    {slots}"))
+    return len(shown) < n_lanes
+
+
+def _rectangles(start_s: np.ndarray, end_s: np.ndarray, row: np.ndarray) -> Outline:
+    """Return all bars as one outline: a tenth of the bytes of one patch each."""
+    half = 0.42
+    corners = np.stack(
+        [
+            np.stack([start_s, row - half], axis=1),
+            np.stack([end_s, row - half], axis=1),
+            np.stack([end_s, row + half], axis=1),
+            np.stack([start_s, row + half], axis=1),
+            np.stack([start_s, row - half], axis=1),
+        ],
+        axis=1,
+    )
+    codes = np.tile([Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY], len(row))
+    return Outline(corners.reshape(-1, 2), codes)
