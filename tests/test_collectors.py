@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from collector_play import MIXED, RIGHT, WRONG, Candidate, Played, play, stream
 
-from dapolab.collectors import Finished, is_degenerate, new_collector
+from dapolab.collectors import Drop, Finished, Keep, is_degenerate, new_collector
 from dapolab.scenario import (
     Budget,
     ExactRefill,
@@ -100,6 +100,14 @@ def test_rounds_keep_the_first_in_loader_order() -> None:
     assert end(played) == ("full", True)
 
 
+def test_a_wave_is_judged_in_submission_order_however_it_is_told() -> None:
+    collector = new_collector(Rounds(gen_groups=6), FOUR)
+    collector.on_start()
+    actions = collector.on_wave_end([MIXED.finished(i) for i in (5, 2, 0, 4, 1, 3)])
+    assert actions[:4] == [Keep(0), Keep(1), Keep(2), Keep(3)]
+    assert actions[4:6] == [Drop(4, "surplus"), Drop(5, "surplus")]
+
+
 def test_rounds_generate_three_times_the_batch_unless_told() -> None:
     assert play(Rounds(), repeat(MIXED), rollout=FOUR).submits == [12]
 
@@ -159,10 +167,12 @@ def test_streaming_has_a_guard() -> None:
     assert "max_candidates=9" in failure
 
 
-@pytest.mark.parametrize(("eta", "n"), [(1.0, 10), (1.1, 11), (1.25, 13), (1.5, 15), (2.0, 20)])
-def test_over_provision_launches_eta_times_the_batch(eta: float, n: int) -> None:
-    ten = Rollout(groups_per_step=10, group_size=8)
-    assert play(OverProvision(eta=eta), repeat(MIXED), rollout=ten).submits == [n]
+@pytest.mark.parametrize(
+    ("eta", "n_target", "n"), [(1.0, 10, 10), (1.25, 10, 13), (1.5, 10, 15), (1.1, 70, 77)]
+)
+def test_over_provision_launches_eta_times_the_batch(eta: float, n_target: int, n: int) -> None:
+    rollout = Rollout(groups_per_step=n_target, group_size=8)
+    assert play(OverProvision(eta=eta), repeat(MIXED), rollout=rollout).submits == [n]
 
 
 def test_over_provision_first_that_pass_win() -> None:
@@ -250,8 +260,8 @@ def test_a_time_budget_outranks_a_limit_that_the_cut_wave_would_break() -> None:
 @pytest.mark.parametrize("config", [ExactRefill, Rounds, Replenish, Streaming, OverProvision])
 @pytest.mark.parametrize("limit", ["candidate_tokens", "train_tokens"])
 def test_a_token_budget_ends_the_step(config: type, limit: str) -> None:
-    # 100 tokens a group; the first wave or the first three groups spend 300 on candidates.
-    budget = Budget(**{limit: 250 if limit == "candidate_tokens" else 150})
+    # 100 tokens a group: the third candidate, or the second kept group, is the one that reaches it.
+    budget = Budget(**{limit: 300 if limit == "candidate_tokens" else 200})
     played = play(config(budget=budget), cycle(stream("mwmwwwwwwwww")), rollout=FOUR)
     assert end(played) == (limit, True)
     assert len(played.trained) == 2
