@@ -1,0 +1,1023 @@
+"""The compiled decode kernel: continuous batching on replicas, jumped from event to event.
+
+The rules are those of the design's decode iteration; this docstring fixes what they leave open.
+
+- At a boundary: finishes, aborts, submissions, then evictions (newest admitted first, each to the
+  queue head), then, if the replica evicted nobody, admissions; then the iteration runs.
+- A response with nothing to prefill decodes in the iteration that admits it. Its prompt counts in
+  the context sum K and in the store, whether prefill is charged or not.
+- A later member of a cached group needs only its own generated tokens (after an eviction). While
+  the paying member's prefill is unfinished it holds its slot, costs nothing, and completes with the
+  payer: first token at the end of the iteration that completes the payer's prefill.
+- Admission reserves prompt + generated tokens at once. Decoding responses always take their token,
+  prefills share what the token budget leaves. ``context_j`` is the context held at the chunk's end
+  (so a whole prompt of T tokens costs q·T², as in the published fit).
+- A group is in flight on a replica while one of its members holds a slot there.
+- Shared queue: of the replicas at a boundary at this instant (idle ones always are), the one with
+  the fewest running responses that can take the head gets it, lowest index on ties, one at a time.
+- A queued response is aborted at the abort's time, a running one at the first boundary ≥ it. Kept
+  KV (decoding responses only) stays stored and can be evicted like any other; where nothing runs
+  and the head does not fit, kept KV is evicted until it does.
+
+Between two membership changes n is constant and K grows by n an iteration, so m iterations take
+``m·A + c·n·m(m−1)/2`` seconds: each clock keeps one such jump and cuts it at the first boundary at
+or after an event that could change its membership. Clocks are the replicas, or one for all of them
+(lockstep: an iteration lasts as long as its slowest replica, and a jump ends where the slowest one
+changes). A response's finish is an integer tick of its clock, kept in a heap with lazy deletion.
+
+All compiled code and its column numbers live in this one file, longer than the house's soft cap:
+numba's on-disk cache is invalidated by the file's own timestamp, so code inlined from another file
+could go stale unseen.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+INF = np.inf
+UNSET = -1.0
+
+# Response rows (int32): one cache line each.
+GROUP, REPLICA, LENGTH, GENERATED, STATUS, FINISH, LEFT, PREEMPTIONS = range(8)
+NEXT, PREVIOUS, NEWER, OLDER, ABORT, ABORT_NEXT, STORED, QUEUE = range(8, 16)
+N_RESPONSE_COLUMNS = 16
+# Response times (float64).
+ADMIT_S, FIRST_S, END_S = range(3)
+# Status.
+NEW, QUEUED, RUNNING, ABORTED, FINISHED = range(5)
+# KV held: none (0), held, held by the member that pays the group's prompt.
+HELD, PAYER = 1, 2
+# Abort requests.
+DROP, KEEP = 1, 2
+# Group rows (int64) and times (float64).
+FIRST, SIZE, PROMPT, UNFINISHED, LIVE, LABEL = range(6)
+SUBMIT_S, GROUP_END_S = range(2)
+# Replica rows (int64); the last row is the shared queue. A clock uses the row of its index.
+N, DECODING, CONTEXT, STORE, LOAD, HEAD, TAIL, ABORTS = range(8)
+NEWEST, HEAP_SIZE, N_PREFILLING, N_FRESH, N_GROUPS, JOIN_N, JOIN_CONTEXT, EVICTED = range(8, 16)
+ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS = range(16, 23)
+N_REPLICA_COLUMNS = 24
+# Replica and clock floats.
+BUSY_S, PREFILL_S, CONCURRENCY_S, PREFILL_NOW_S, START_S, NEXT_S, FIRST_ITERATION_S, SLOPE_S = (
+    range(8)
+)
+# Phases of a clock: nothing to do, at a boundary whose iteration has not begun, in a jump.
+IDLE, BOUNDARY, JUMPING = range(3)
+# Settings and counters (int64).
+N_REPLICAS, SLOTS, CAPACITY, BUDGET, MAX_GROUPS, PREFILL, CACHE, LOCKSTEP, SHARED = range(9)
+BY_RESPONSE, N_GROUPS_TOTAL, N_RESPONSES, N_DONE, N_EVENTS, NEXT_EVENT = range(9, 15)
+LIVE_RESPONSES, LIVE_GROUPS, TRACK_STORE, TRACK_GROUPS, OFFERED = range(15, 20)
+N_SETTINGS = 20
+
+# Law and clock (float64).
+A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S = range(6)
+# Per (group, replica) counts: members stored, members running, payer's prefill unfinished.
+N_STORED, N_RUNNING, PENDING = range(3)
+# Lists of a replica: prefilling responses in admission order, responses awaiting a first token.
+PREFILLING, FRESH = range(2)
+# External events.
+SUBMIT, RESUME_BACK, RESUME_FRONT = range(3)
+LEAST_LOADED, FROM_SHARED = -1, -2
+UNLIMITED = np.int64(2**62)
+HUGE_JUMP = np.int64(2**31)
+_MASK = np.int64(2**32 - 1)
+
+
+class State(NamedTuple):
+    """Everything the kernel knows, in few arrays because each costs time to pass."""
+
+    setting: NDArray[np.int64]
+    law: NDArray[np.float64]
+    batch_s: NDArray[np.float64]  # b(n) for n = 0 … slots
+    response: NDArray[np.int32]
+    response_s: NDArray[np.float64]
+    group: NDArray[np.int64]
+    group_s: NDArray[np.float64]
+    replica: NDArray[np.int64]
+    replica_s: NDArray[np.float64]
+    heap: NDArray[np.int64]  # (replica, entry): finish tick · 2³² + response
+    lists: NDArray[np.int32]  # (list, replica, entry)
+    count: NDArray[np.int32]  # (group, replica, which)
+    event: NDArray[np.int64]  # (event, [kind, group])
+    event_s: NDArray[np.float64]
+    done: NDArray[np.int64]  # groups finished and not yet reported
+
+
+# ---------------------------------------------------------------------------------- finish heap
+
+
+@njit(cache=True)
+def _heap_push(s, r, key):
+    size = s.replica[r, HEAP_SIZE]
+    if size == s.heap.shape[1]:
+        size = _heap_compact(s, r)
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        above = s.heap[r, parent]
+        if above <= key:
+            break
+        s.heap[r, hole] = above
+        hole = parent
+    s.heap[r, hole] = key
+    s.replica[r, HEAP_SIZE] = size + 1
+
+
+@njit(cache=True)
+def _heap_pop(s, r):
+    size = s.replica[r, HEAP_SIZE] - 1
+    s.replica[r, HEAP_SIZE] = size
+    key = s.heap[r, size]
+    hole = 0
+    child = 1
+    while child < size:
+        if child + 1 < size and s.heap[r, child + 1] < s.heap[r, child]:
+            child += 1
+        if key <= s.heap[r, child]:
+            break
+        s.heap[r, hole] = s.heap[r, child]
+        hole = child
+        child = 2 * hole + 1
+    s.heap[r, hole] = key
+
+
+@njit(cache=True)
+def _heap_compact(s, r):
+    """Drop the stale entries; at most SLOTS are valid, so half the heap comes free."""
+    valid = 0
+    for j in range(s.replica[r, HEAP_SIZE]):
+        key = s.heap[r, j]
+        i = key & _MASK
+        if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == key >> 32:
+            s.heap[r, valid] = key
+            valid += 1
+    s.heap[r, :valid] = np.sort(s.heap[r, :valid])
+    s.replica[r, HEAP_SIZE] = valid
+    return valid
+
+
+@njit(cache=True)
+def _next_finish(s, r):
+    """Tick of the next finish on ``r``, or −1; stale entries at the top are dropped."""
+    while s.replica[r, HEAP_SIZE] > 0:
+        key = s.heap[r, 0]
+        i = key & _MASK
+        tick = key >> 32
+        if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == tick:
+            return tick
+        _heap_pop(s, r)
+    return np.int64(-1)
+
+
+# ---------------------------------------------------------------------- queues and resident lists
+
+
+@njit(cache=True)
+def _append(s, q, i):
+    tail = s.replica[q, TAIL]
+    s.response[i, NEXT] = -1
+    s.response[i, PREVIOUS] = tail
+    s.response[i, QUEUE] = q
+    if tail >= 0:
+        s.response[tail, NEXT] = i
+    else:
+        s.replica[q, HEAD] = i
+    s.replica[q, TAIL] = i
+
+
+@njit(cache=True)
+def _prepend(s, q, i):
+    head = s.replica[q, HEAD]
+    s.response[i, PREVIOUS] = -1
+    s.response[i, NEXT] = head
+    s.response[i, QUEUE] = q
+    if head >= 0:
+        s.response[head, PREVIOUS] = i
+    else:
+        s.replica[q, TAIL] = i
+    s.replica[q, HEAD] = i
+
+
+@njit(cache=True)
+def _unqueue(s, i):
+    q = s.response[i, QUEUE]
+    before = s.response[i, PREVIOUS]
+    after = s.response[i, NEXT]
+    if before >= 0:
+        s.response[before, NEXT] = after
+    else:
+        s.replica[q, HEAD] = after
+    if after >= 0:
+        s.response[after, PREVIOUS] = before
+    else:
+        s.replica[q, TAIL] = before
+
+
+@njit(cache=True)
+def _link_resident(s, r, i):
+    newest = s.replica[r, NEWEST]
+    s.response[i, OLDER] = newest
+    s.response[i, NEWER] = -1
+    if newest >= 0:
+        s.response[newest, NEWER] = i
+    s.replica[r, NEWEST] = i
+
+
+@njit(cache=True)
+def _unlink_resident(s, r, i):
+    older = s.response[i, OLDER]
+    newer = s.response[i, NEWER]
+    if newer >= 0:
+        s.response[newer, OLDER] = older
+    else:
+        s.replica[r, NEWEST] = older
+    if older >= 0:
+        s.response[older, NEWER] = newer
+
+
+# -------------------------------------------------------------------------- membership of a batch
+
+
+@njit(cache=True)
+def _clock_of(s, r):
+    return 0 if s.setting[LOCKSTEP] else r
+
+
+@njit(cache=True)
+def _fits(s, r, i):
+    """Whether ``r`` may admit response ``i`` now: slots, groups in flight, capacity."""
+    if s.replica[r, N] >= s.setting[SLOTS]:
+        return False
+    if s.setting[TRACK_GROUPS]:
+        full = s.replica[r, N_GROUPS] >= s.setting[MAX_GROUPS]
+        if full and s.count[s.response[i, GROUP], r, N_RUNNING] == 0:
+            return False
+    if s.setting[TRACK_STORE] and not s.response[i, STORED]:
+        return s.replica[r, STORE] + _need(s, r, i) <= s.setting[CAPACITY]
+    return True
+
+
+@njit(cache=True)
+def _need(s, r, i):
+    g = s.response[i, GROUP]
+    need = np.int64(s.response[i, GENERATED])
+    if not (s.setting[CACHE] and s.count[g, r, N_STORED] > 0):
+        need += s.group[g, PROMPT]
+    return need
+
+
+@njit(cache=True)
+def _admit(s, r, i, now):
+    g = s.response[i, GROUP]
+    s.response[i, STATUS] = RUNNING
+    s.response[i, REPLICA] = r
+    s.replica[r, N] += 1
+    if s.replica[r, N] > s.replica[r, PEAK_N]:
+        s.replica[r, PEAK_N] = s.replica[r, N]
+    if s.response_s[i, ADMIT_S] < 0:
+        s.response_s[i, ADMIT_S] = now
+    if s.setting[TRACK_GROUPS]:
+        s.count[g, r, N_RUNNING] += 1
+        if s.count[g, r, N_RUNNING] == 1:
+            s.replica[r, N_GROUPS] += 1
+    left = _store(s, r, i, g)
+    s.response[i, LEFT] = left
+    if left > 0 or (s.setting[CACHE] and s.count[g, r, PENDING]):
+        s.response[i, FINISH] = -1
+        s.lists[PREFILLING, r, s.replica[r, N_PREFILLING]] = i
+        s.replica[r, N_PREFILLING] += 1
+        return
+    generated = s.response[i, GENERATED]
+    s.replica[r, DECODING] += 1
+    s.replica[r, CONTEXT] += s.group[g, PROMPT] + generated
+    _begin_decoding(s, r, i, generated)
+
+
+@njit(cache=True)
+def _store(s, r, i, g):
+    """Give response ``i`` its KV on ``r``; return the tokens it must prefill."""
+    if s.setting[TRACK_STORE] and s.response[i, STORED]:
+        _unlink_resident(s, r, i)
+        _link_resident(s, r, i)
+    if s.response[i, STORED]:
+        return np.int64(0)
+    need = _need(s, r, i)
+    s.replica[r, STORE] += need
+    s.response[i, STORED] = HELD
+    if s.setting[TRACK_STORE]:
+        _link_resident(s, r, i)
+    left = need if s.setting[PREFILL] else np.int64(0)
+    if s.setting[CACHE]:
+        s.count[g, r, N_STORED] += 1
+        if s.count[g, r, N_STORED] == 1 and left > 0:
+            s.count[g, r, PENDING] = 1
+            s.response[i, STORED] = PAYER
+    return left
+
+
+@njit(cache=True)
+def _begin_decoding(s, r, i, generated):
+    finish = s.replica[_clock_of(s, r), TICK] + s.response[i, LENGTH] - generated
+    s.response[i, FINISH] = finish
+    _heap_push(s, r, (finish << 32) | i)
+    if s.response_s[i, FIRST_S] < 0:
+        s.lists[FRESH, r, s.replica[r, N_FRESH]] = i
+        s.replica[r, N_FRESH] += 1
+
+
+@njit(cache=True)
+def _vacate(s, r, i):
+    """Take a running response out of its slot; its KV stays."""
+    g = s.response[i, GROUP]
+    finish = s.response[i, FINISH]
+    if finish >= 0:
+        tick = s.replica[_clock_of(s, r), TICK]
+        generated = s.response[i, LENGTH] - (finish - tick)
+        s.response[i, GENERATED] = generated
+        s.response[i, FINISH] = -1
+        s.replica[r, DECODING] -= 1
+        s.replica[r, CONTEXT] -= s.group[g, PROMPT] + generated
+    else:
+        kept = 0
+        for j in range(s.replica[r, N_PREFILLING]):
+            other = s.lists[PREFILLING, r, j]
+            if other != i:
+                s.lists[PREFILLING, r, kept] = other
+                kept += 1
+        s.replica[r, N_PREFILLING] = kept
+    s.replica[r, N] -= 1
+    if s.setting[TRACK_GROUPS]:
+        s.count[g, r, N_RUNNING] -= 1
+        if s.count[g, r, N_RUNNING] == 0:
+            s.replica[r, N_GROUPS] -= 1
+
+
+@njit(cache=True)
+def _free(s, r, i):
+    """Give up the KV of response ``i``; a cached prompt goes with its last member."""
+    g = s.response[i, GROUP]
+    s.response[i, STORED] = 0
+    freed = np.int64(s.response[i, GENERATED])
+    if s.setting[CACHE]:
+        s.count[g, r, N_STORED] -= 1
+        if s.count[g, r, N_STORED] == 0:
+            freed += s.group[g, PROMPT]
+            s.count[g, r, PENDING] = 0
+    else:
+        freed += s.group[g, PROMPT]
+    s.replica[r, STORE] -= freed
+    if s.setting[TRACK_STORE]:
+        _unlink_resident(s, r, i)
+
+
+# ---------------------------------------------------------------------------- end of a jump
+
+
+@njit(cache=True)
+def _finish(s, r, i, now):
+    _vacate(s, r, i)
+    _free(s, r, i)
+    g = s.response[i, GROUP]
+    s.response[i, STATUS] = FINISHED
+    s.response_s[i, END_S] = now
+    s.replica[r, LOAD] -= 1 - (s.response[i, ABORT] > 0)
+    _leave(s, g)
+    s.group[g, UNFINISHED] -= 1
+    if s.group_s[g, GROUP_END_S] < now:
+        s.group_s[g, GROUP_END_S] = now
+    if s.group[g, UNFINISHED] == 0:
+        s.done[s.setting[N_DONE]] = g
+        s.setting[N_DONE] += 1
+
+
+@njit(cache=True)
+def _leave(s, g):
+    s.setting[LIVE_RESPONSES] -= 1
+    s.group[g, LIVE] -= 1
+    if s.group[g, LIVE] == 0:
+        s.setting[LIVE_GROUPS] -= 1
+
+
+@njit(cache=True)
+def _land(s, clock):
+    """End the jump of ``clock``: tokens, prefills that completed, finishes."""
+    now = s.replica_s[clock, NEXT_S]
+    m = s.replica[clock, JUMP]
+    took = now - s.replica_s[clock, START_S]
+    s.replica[clock, TICK] += m
+    tick = s.replica[clock, TICK]
+    first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
+    for r in range(first, last):
+        if s.replica[r, N] == 0:
+            continue
+        n = s.replica[r, DECODING]
+        s.replica[r, ITERATIONS] += m
+        s.replica_s[r, BUSY_S] += took
+        s.replica_s[r, CONCURRENCY_S] += took * s.replica[r, N]
+        s.replica_s[r, PREFILL_S] += s.replica_s[r, PREFILL_NOW_S]
+        peak = s.replica[r, STORE] + n * (m - 1)
+        if peak > s.replica[r, PEAK_STORE]:
+            s.replica[r, PEAK_STORE] = peak
+        s.replica[r, STORE] += n * m + s.replica[r, JOIN_N]
+        s.replica[r, CONTEXT] += n * m + s.replica[r, JOIN_CONTEXT]
+        s.replica[r, DECODING] += s.replica[r, JOIN_N]
+        while True:
+            finish = _next_finish(s, r)
+            if finish < 0 or finish > tick:
+                break
+            i = s.heap[r, 0] & _MASK
+            _heap_pop(s, r)
+            _finish(s, r, i, now)
+    s.replica[clock, PHASE] = BOUNDARY
+    s.replica_s[clock, START_S] = now
+    s.replica_s[clock, NEXT_S] = now
+
+
+# ---------------------------------------------------------------------------- start of a jump
+
+
+@njit(cache=True)
+def _apply_aborts(s, r, now):
+    i = s.replica[r, ABORTS]
+    s.replica[r, ABORTS] = -1
+    while i >= 0:
+        keep = s.response[i, ABORT] == KEEP
+        s.response[i, ABORT] = 0
+        if s.response[i, STATUS] == RUNNING:
+            keep = keep and s.response[i, FINISH] >= 0
+            _vacate(s, r, i)
+            _end_aborted(s, i, now)
+        elif s.response[i, STATUS] == QUEUED:
+            _unqueue(s, i)
+            _end_aborted(s, i, now)
+        if s.response[i, STATUS] == ABORTED and s.response[i, STORED] and not keep:
+            _free(s, r, i)
+        i = s.response[i, ABORT_NEXT]
+
+
+@njit(cache=True)
+def _end_aborted(s, i, now):
+    s.response[i, STATUS] = ABORTED
+    s.response_s[i, END_S] = now
+    _leave(s, s.response[i, GROUP])
+
+
+@njit(cache=True)
+def _evict_newest(s, r):
+    i = s.replica[r, NEWEST]
+    s.response[i, PREEMPTIONS] += 1
+    s.replica[r, N_PREEMPTIONS] += 1
+    if s.response[i, STATUS] == RUNNING:
+        _vacate(s, r, i)
+        s.response[i, STATUS] = QUEUED
+        _prepend(s, s.setting[N_REPLICAS] if s.setting[SHARED] else r, i)
+    _free(s, r, i)
+
+
+@njit(cache=True)
+def _clear(s, r, now):
+    """Do steps 1 and 2 of a boundary: aborts, then evictions."""
+    s.replica[r, N_FRESH] = 0
+    s.replica[r, JOIN_N] = 0
+    s.replica[r, JOIN_CONTEXT] = 0
+    s.replica[r, EVICTED] = 0
+    s.replica_s[r, PREFILL_NOW_S] = 0.0
+    if s.replica[r, ABORTS] >= 0:
+        _apply_aborts(s, r, now)
+    if s.setting[TRACK_STORE]:
+        while s.replica[r, STORE] > s.setting[CAPACITY]:
+            _evict_newest(s, r)
+            s.replica[r, EVICTED] = 1
+
+
+@njit(cache=True)
+def _make_room(s, r, i):
+    """Where nothing runs, kept KV yields to the queue head."""
+    while s.replica[r, N] == 0 and not _fits(s, r, i):
+        _evict_newest(s, r)
+
+
+@njit(cache=True)
+def _admit_queue(s, r, now):
+    """Step 3 for the replica's own queue; whether its head is admitted or absent."""
+    while s.replica[r, HEAD] >= 0:
+        i = s.replica[r, HEAD]
+        if s.replica[r, N] == 0:
+            _make_room(s, r, i)
+        if not _fits(s, r, i):
+            return False
+        _unqueue(s, i)
+        _admit(s, r, i, now)
+    return True
+
+
+@njit(cache=True)
+def _prefill(s, r):
+    """Step 4: share the token budget; returns whether the iteration prefills anything."""
+    rest = UNLIMITED
+    if s.setting[BUDGET] < UNLIMITED:
+        rest = max(np.int64(0), s.setting[BUDGET] - s.replica[r, DECODING])
+    total = np.int64(0)
+    attention = np.int64(0)
+    waiting = 0
+    for j in range(s.replica[r, N_PREFILLING]):
+        i = s.lists[PREFILLING, r, j]
+        g = s.response[i, GROUP]
+        left = np.int64(s.response[i, LEFT])
+        take = min(left, rest)
+        rest -= take
+        left -= take
+        total += take
+        held = s.group[g, PROMPT] + s.response[i, GENERATED]
+        attention += take * (held - left)
+        s.response[i, LEFT] = left
+        if left == 0 and s.response[i, STORED] == PAYER:
+            s.count[g, r, PENDING] = 0
+        if left > 0 or (s.setting[CACHE] and s.count[g, r, PENDING]):
+            s.lists[PREFILLING, r, waiting] = i
+            waiting += 1
+            continue
+        s.replica[r, JOIN_N] += 1
+        s.replica[r, JOIN_CONTEXT] += held + 1
+        _begin_decoding(s, r, i, s.response[i, GENERATED])
+    s.replica[r, N_PREFILLING] = waiting
+    linear = max(0.0, s.law[RATE_S] * total - s.law[SLACK_S])
+    s.replica_s[r, PREFILL_NOW_S] = linear + s.law[ATTENTION_S] * attention
+    return total > 0
+
+
+@njit(cache=True)
+def _longest_jump(s, r, tick):
+    """Return the iterations until ``r`` finishes a response or outgrows its capacity."""
+    m = HUGE_JUMP
+    finish = _next_finish(s, r)
+    if finish >= 0:
+        m = finish - tick
+    n = s.replica[r, DECODING]
+    if s.setting[TRACK_STORE] and n > 0:
+        m = min(m, (s.setting[CAPACITY] - s.replica[r, STORE]) // n + 1)
+    return m
+
+
+@njit(cache=True)
+def _iteration_s(s, r):
+    n = s.replica[r, DECODING]
+    context = s.law[C_S] * s.replica[r, CONTEXT]
+    return s.law[A_S] + s.batch_s[n] + context + s.replica_s[r, PREFILL_NOW_S]
+
+
+@njit(cache=True)
+def _plan(s, clock):
+    """Do steps 4 and 5: start the longest jump without a change of membership."""
+    first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
+    tick = s.replica[clock, TICK]
+    m = HUGE_JUMP
+    slowest, slope, running, prefills = -1.0, 0.0, 0, False
+    for r in range(first, last):
+        if s.replica[r, N] == 0:
+            continue
+        running += 1
+        if s.replica[r, N_PREFILLING] > 0 and _prefill(s, r):
+            prefills = True
+        took = _iteration_s(s, r)
+        growth = s.law[C_S] * s.replica[r, DECODING]
+        if took > slowest or (took == slowest and growth > slope):
+            slowest, slope = took, growth
+    if running == 0:
+        _rest(s, clock, first, last)
+        return
+    if prefills:
+        m = np.int64(1)
+    else:
+        for r in range(first, last):
+            if s.replica[r, N] > 0:
+                m = min(m, _longest_jump(s, r, tick))
+        if running > 1:
+            m = min(m, _until_overtaken(s, slowest, slope))
+    now = s.replica_s[clock, START_S]
+    s.replica[clock, PHASE] = JUMPING
+    s.replica[clock, JUMP] = m
+    s.replica_s[clock, FIRST_ITERATION_S] = slowest
+    s.replica_s[clock, SLOPE_S] = slope
+    s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
+    for r in range(first, last):
+        for j in range(s.replica[r, N_FRESH]):
+            s.response_s[s.lists[FRESH, r, j], FIRST_S] = now + slowest
+        s.replica[r, N_FRESH] = 0
+
+
+@njit(cache=True)
+def _rest(s, clock, first, last):
+    """Nothing runs: wait for an event; ticks start again, so stale finishes are dropped."""
+    s.replica[clock, PHASE] = IDLE
+    s.replica_s[clock, NEXT_S] = INF
+    s.replica[clock, TICK] = 0
+    for r in range(first, last):
+        s.replica[r, HEAP_SIZE] = 0
+
+
+@njit(cache=True)
+def _until_overtaken(s, slowest, slope):
+    """Lockstep: iterations for which the slowest replica stays the slowest."""
+    m = HUGE_JUMP
+    for r in range(s.setting[N_REPLICAS]):
+        if s.replica[r, N] > 0:
+            steeper = s.law[C_S] * s.replica[r, DECODING] - slope
+            if steeper > 0:
+                lead = (slowest - _iteration_s(s, r)) / steeper
+                if lead < HUGE_JUMP:
+                    m = min(m, np.int64(lead) + 1)
+    return m
+
+
+@njit(cache=True)
+def _boundary_s(s, clock, m):
+    """Time of the m-th boundary of the present jump."""
+    took = m * s.replica_s[clock, FIRST_ITERATION_S]
+    growth = s.replica_s[clock, SLOPE_S] * (0.5 * m * (m - 1))
+    return s.replica_s[clock, START_S] + (took + growth)
+
+
+@njit(cache=True)
+def _cut(s, clock, at):
+    """End the jump of ``clock`` at its first boundary at or after ``at``."""
+    first = s.replica_s[clock, FIRST_ITERATION_S]
+    slope = s.replica_s[clock, SLOPE_S]
+    span = at - s.replica_s[clock, START_S]
+    if span <= 0 or first <= 0:
+        m = np.int64(1)
+    elif slope > 0:
+        half = first - 0.5 * slope
+        root = np.sqrt(half * half + 2.0 * slope * span) + half
+        m = np.int64(min(2.0 * span / root if root > 0 else 1.0, 2.0**31))
+    else:
+        m = np.int64(min(span / first, 2.0**31))
+    m = max(np.int64(1), min(m, s.replica[clock, JUMP]))
+    while m > 1 and _boundary_s(s, clock, m - 1) >= at:
+        m -= 1
+    while m < s.replica[clock, JUMP] and _boundary_s(s, clock, m) < at:
+        m += 1
+    if m < s.replica[clock, JUMP]:
+        s.replica[clock, JUMP] = m
+        s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
+
+
+@njit(cache=True)
+def _wake(s, clock, at):
+    """Something may change the membership of ``clock`` at ``at``: bring a boundary there."""
+    if s.replica[clock, PHASE] == IDLE:
+        s.replica[clock, PHASE] = BOUNDARY
+        s.replica_s[clock, START_S] = at
+        s.replica_s[clock, NEXT_S] = at
+    elif s.replica[clock, PHASE] == JUMPING:
+        _cut(s, clock, at)
+
+
+@njit(cache=True)
+def _start(s, clock):
+    """Begin the iteration of a clock at its boundary (own queues)."""
+    now = s.replica_s[clock, START_S]
+    first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
+    running, blocked = 0, False
+    for r in range(first, last):
+        _clear(s, r, now)
+        if s.replica[r, EVICTED]:
+            blocked = True
+        else:
+            _admit_queue(s, r, now)
+        running += s.replica[r, N]
+    if running == 0 and blocked:
+        for r in range(first, last):
+            _admit_queue(s, r, now)
+    _plan(s, clock)
+
+
+@njit(cache=True)
+def _start_shared(s, now):
+    """Begin the iterations of all clocks at a boundary at ``now`` that share one queue."""
+    n_replicas = s.setting[N_REPLICAS]
+    for r in range(n_replicas):
+        clock = _clock_of(s, r)
+        if s.replica[clock, PHASE] == IDLE:
+            _wake(s, clock, now)
+        if _is_ready(s, clock, now):
+            _clear(s, r, now)
+            if not s.replica[r, EVICTED] and not _admit_queue(s, r, now):
+                s.replica[r, EVICTED] = 1
+    while True:
+        _share(s, now)
+        if not _unblock_empty(s, now):
+            break
+    for clock in range(1 if s.setting[LOCKSTEP] else n_replicas):
+        if _is_ready(s, clock, now):
+            _plan(s, clock)
+
+
+@njit(cache=True)
+def _is_ready(s, clock, now):
+    return s.replica[clock, PHASE] == BOUNDARY and s.replica_s[clock, START_S] == now
+
+
+@njit(cache=True)
+def _share(s, now):
+    """Hand out the shared queue, one response at a time, until its head fits nowhere."""
+    shared = s.setting[N_REPLICAS]
+    while s.replica[shared, HEAD] >= 0:
+        i = s.replica[shared, HEAD]
+        best = -1
+        for r in range(shared):
+            if _is_ready(s, _clock_of(s, r), now) and not s.replica[r, EVICTED]:
+                if best >= 0 and s.replica[r, N] >= s.replica[best, N]:
+                    continue
+                if s.replica[r, N] == 0:
+                    _make_room(s, r, i)
+                if _fits(s, r, i):
+                    best = r
+        if best < 0:
+            break
+        _unqueue(s, i)
+        _admit(s, best, i, now)
+
+
+@njit(cache=True)
+def _unblock_empty(s, now):
+    """Start over where evictions left nothing to run; returns whether that happened."""
+    again = False
+    for clock in range(1 if s.setting[LOCKSTEP] else s.setting[N_REPLICAS]):
+        if not _is_ready(s, clock, now):
+            continue
+        first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
+        running, evicted = 0, 0
+        for r in range(first, last):
+            running += s.replica[r, N]
+            evicted += s.replica[r, EVICTED]
+        if running == 0 and evicted > 0:
+            again = True
+            for r in range(first, last):
+                s.replica[r, EVICTED] = 0
+                _admit_queue(s, r, now)
+    return again
+
+
+@njit(cache=True)
+def _offer(s, at):
+    """Bring the clocks with room for a new shared head to a boundary at or after ``at``."""
+    n_replicas = s.setting[N_REPLICAS]
+    i = s.replica[n_replicas, HEAD]
+    s.setting[OFFERED] = i
+    if i < 0:
+        return
+    for r in range(n_replicas):
+        clock = _clock_of(s, r)
+        if s.replica[clock, PHASE] == IDLE or _fits(s, r, i):
+            _wake(s, clock, at)
+
+
+# ------------------------------------------------------------------------------ external events
+
+
+@njit(cache=True)
+def register(s, at, labels, prompts, sizes, lengths, replicas):
+    """Write new groups and their submission events; returns −1, or the response that cannot fit."""
+    k = 0
+    for p in range(labels.size):
+        for _ in range(sizes[p]):
+            if prompts[p] + lengths[k] > s.setting[CAPACITY]:
+                return k
+            k += 1
+    k = 0
+    for p in range(labels.size):
+        g = s.setting[N_GROUPS_TOTAL]
+        i = s.setting[N_RESPONSES]
+        s.group[g, FIRST] = i
+        s.group[g, SIZE] = sizes[p]
+        s.group[g, UNFINISHED] = sizes[p]
+        s.group[g, LIVE] = sizes[p]
+        s.group[g, PROMPT] = prompts[p]
+        s.group[g, LABEL] = labels[p]
+        s.group_s[g, SUBMIT_S] = at
+        s.group_s[g, GROUP_END_S] = UNSET
+        for member in range(i, i + sizes[p]):
+            s.response[member, GROUP] = g
+            s.response[member, REPLICA] = replicas[k]
+            s.response[member, LENGTH] = lengths[k]
+            s.response[member, FINISH] = -1
+            s.response_s[member, ADMIT_S] = UNSET
+            s.response_s[member, FIRST_S] = UNSET
+            s.response_s[member, END_S] = UNSET
+            k += 1
+        s.setting[N_GROUPS_TOTAL] = g + 1
+        s.setting[N_RESPONSES] = i + sizes[p]
+        s.setting[LIVE_RESPONSES] += sizes[p]
+        s.setting[LIVE_GROUPS] += 1
+        _schedule(s, at, SUBMIT, g)
+    return -1
+
+
+@njit(cache=True)
+def _schedule(s, at, kind, g):
+    if s.setting[NEXT_EVENT] == s.setting[N_EVENTS]:
+        s.setting[NEXT_EVENT] = 0
+        s.setting[N_EVENTS] = 0
+    k = s.setting[N_EVENTS]
+    s.event[k, 0] = kind
+    s.event[k, 1] = g
+    s.event_s[k] = at
+    s.setting[N_EVENTS] = k + 1
+
+
+@njit(cache=True)
+def _lightest(s):
+    best = 0
+    for r in range(1, s.setting[N_REPLICAS]):
+        if s.replica[r, LOAD] < s.replica[best, LOAD]:
+            best = r
+    return best
+
+
+@njit(cache=True)
+def _enqueue(s, i, front, at):
+    """Put response ``i`` on the queue of its replica, or on the shared one."""
+    shared = s.setting[N_REPLICAS]
+    s.response[i, STATUS] = QUEUED
+    r = s.response[i, REPLICA]
+    if r >= 0:
+        s.replica[r, LOAD] += 1
+    q = r
+    if s.setting[SHARED] and not s.response[i, STORED]:
+        q = shared
+    if front:
+        _prepend(s, q, i)
+    else:
+        _append(s, q, i)
+    if q != shared and s.replica[q, HEAD] == i and s.replica[q, N] < s.setting[SLOTS]:
+        _wake(s, _clock_of(s, q), at)
+
+
+@njit(cache=True)
+def _release(s, kind, g, at):
+    """Let a submission or a resume take place: dispatch the members of group ``g``."""
+    first = s.group[g, FIRST]
+    size = s.group[g, SIZE]
+    wanted = NEW if kind == SUBMIT else ABORTED
+    replica = -1
+    for j in range(size):
+        i = first + size - 1 - j if kind == RESUME_FRONT else first + j
+        if s.response[i, STATUS] != wanted:
+            continue
+        s.response_s[i, END_S] = UNSET
+        if s.response[i, REPLICA] == LEAST_LOADED:
+            if replica < 0 or s.setting[BY_RESPONSE]:
+                replica = _lightest(s)
+            s.response[i, REPLICA] = replica
+        _enqueue(s, i, kind == RESUME_FRONT, at)
+
+
+@njit(cache=True)
+def resume(s, at, groups, front):
+    """Schedule the aborted members of ``groups``; returns how many there are."""
+    n_resumed = 0
+    for j in range(groups.size):
+        g = groups[groups.size - 1 - j] if front else groups[j]
+        n_aborted = 0
+        for i in range(s.group[g, FIRST], s.group[g, FIRST] + s.group[g, SIZE]):
+            n_aborted += s.response[i, STATUS] == ABORTED
+        if n_aborted == 0:
+            continue
+        if s.group[g, LIVE] == 0:
+            s.setting[LIVE_GROUPS] += 1
+        s.group[g, LIVE] += n_aborted
+        s.setting[LIVE_RESPONSES] += n_aborted
+        n_resumed += n_aborted
+        _schedule(s, at, RESUME_FRONT if front else RESUME_BACK, g)
+    return n_resumed
+
+
+@njit(cache=True)
+def abort(s, at, groups, keep):
+    """Abort the members of ``groups`` that are queued or running (and drop kept KV)."""
+    for j in range(groups.size):
+        g = groups[j]
+        for i in range(s.group[g, FIRST], s.group[g, FIRST] + s.group[g, SIZE]):
+            _abort_one(s, i, at, keep)
+    if s.setting[SHARED] and s.replica[s.setting[N_REPLICAS], HEAD] != s.setting[OFFERED]:
+        _offer(s, at)
+
+
+@njit(cache=True)
+def _abort_one(s, i, at, keep):
+    status = s.response[i, STATUS]
+    r = s.response[i, REPLICA]
+    if s.response[i, ABORT] > 0:
+        if not keep:
+            s.response[i, ABORT] = DROP
+        return
+    if status in (FINISHED, NEW):
+        return
+    if status != ABORTED and r >= 0:
+        s.replica[r, LOAD] -= 1
+    if s.response[i, STORED]:
+        if status == ABORTED and keep:
+            return
+        s.response[i, ABORT] = KEEP if keep else DROP
+        s.response[i, ABORT_NEXT] = s.replica[r, ABORTS]
+        s.replica[r, ABORTS] = i
+        _wake(s, _clock_of(s, r), at)
+    elif status == QUEUED:
+        _unqueue(s, i)
+        _end_aborted(s, i, at)
+        q = s.response[i, QUEUE]
+        if q < s.setting[N_REPLICAS] and s.replica[q, HEAD] >= 0:
+            _wake(s, _clock_of(s, q), at)
+
+
+# ------------------------------------------------------------------------------------ main loop
+
+
+@njit(cache=True)
+def _next(s):
+    """Time, order (0 end of a jump, 1 external event, 2 start of one) and clock of what is next."""
+    time, order, clock = INF, 3, -1
+    for d in range(1 if s.setting[LOCKSTEP] else s.setting[N_REPLICAS]):
+        at = s.replica_s[d, NEXT_S]
+        if at <= time and at < INF:
+            key = 0 if s.replica[d, PHASE] == JUMPING else 2
+            if at < time or key < order:
+                time, order, clock = at, key, d
+    if s.setting[NEXT_EVENT] < s.setting[N_EVENTS]:
+        at = s.event_s[s.setting[NEXT_EVENT]]
+        if at < time or (at == time and order == 2):
+            time, order, clock = at, 1, -1
+    return time, order, clock
+
+
+@njit(cache=True)
+def run(s, until, stop):
+    """Move time on: to the next instant at which groups finish if ``stop``, never past ``until``.
+
+    What happens at ``until`` itself is seen (finishes) but no iteration begins there, so that the
+    caller can still add events at that instant. Returns the number of groups in ``done``.
+    """
+    alone = not stop and not s.setting[SHARED]
+    while True:
+        time, order, clock = _next(s)
+        now = s.law[NOW_S]
+        if stop and s.setting[N_DONE] > 0 and (order != 0 or time > now):
+            return s.setting[N_DONE]
+        if time == INF or time > until or (order > 0 and time >= until):
+            if until < INF:
+                s.law[NOW_S] = until
+            return s.setting[N_DONE]
+        if time > now:
+            s.law[NOW_S] = time
+        if order == 1:
+            k = s.setting[NEXT_EVENT]
+            s.setting[NEXT_EVENT] = k + 1
+            _release(s, s.event[k, 0], s.event[k, 1], time)
+        elif order == 0:
+            _land(s, clock)
+            if alone and until == INF and s.setting[NEXT_EVENT] == s.setting[N_EVENTS]:
+                _run_alone(s, clock)
+        elif s.setting[SHARED]:
+            _start_shared(s, time)
+        else:
+            _start(s, clock)
+        if s.setting[SHARED] and s.replica[s.setting[N_REPLICAS], HEAD] != s.setting[OFFERED]:
+            _offer(s, time)
+
+
+@njit(cache=True)
+def _run_alone(s, clock):
+    """Run one clock that nothing outside can touch until it has nothing left to do."""
+    while s.replica[clock, PHASE] != IDLE:
+        if s.replica[clock, PHASE] == BOUNDARY:
+            if s.replica_s[clock, START_S] > s.law[NOW_S]:
+                s.law[NOW_S] = s.replica_s[clock, START_S]
+            _start(s, clock)
+        else:
+            _land(s, clock)
+
+
+@njit(cache=True)
+def observe(s, generated):
+    """Write every response's generated tokens as of the last boundary not after now."""
+    now = s.law[NOW_S]
+    for i in range(s.setting[N_RESPONSES]):
+        generated[i] = s.response[i, GENERATED]
+        finish = s.response[i, FINISH]
+        if s.response[i, STATUS] != RUNNING or finish < 0:
+            continue
+        clock = _clock_of(s, s.response[i, REPLICA])
+        passed = s.replica[clock, TICK]
+        if s.replica[clock, PHASE] == JUMPING:
+            low, high = np.int64(0), s.replica[clock, JUMP]
+            while low < high:
+                middle = (low + high + 1) // 2
+                if _boundary_s(s, clock, middle) <= now:
+                    low = middle
+                else:
+                    high = middle - 1
+            passed += low
+        generated[i] = s.response[i, LENGTH] - (finish - passed)

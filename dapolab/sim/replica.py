@@ -1,0 +1,466 @@
+"""The rollout engine as its caller sees it: submit, abort, resume, advance, read the facts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dapolab import scenario
+from dapolab.sim import decode
+from dapolab.sim.hardware import Law
+
+STATUS_NAMES = ("queued", "queued", "running", "aborted", "finished")
+_UINT = np.uint64
+Number = TypeVar("Number", np.int32, np.int64, np.float64)
+
+
+class FinishedGroups(NamedTuple):
+    """Groups that finished at one instant, in submission order."""
+
+    at_s: float
+    groups: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What happened so far; response arrays have one row a response, in submission order.
+
+    Times are seconds, NaN where they have not come. ``status`` indexes ``STATUS_NAMES``. An aborted
+    response's ``end_s`` is the boundary at which the abort acted (a queued one: the abort's time).
+    ``generated_tokens`` are as of the last iteration boundary not after now; the replica rows
+    cover completed jumps, which is everything once nothing is in flight.
+    ``concurrency_s`` is ∫N dt over responses that hold a slot, ``peak_kv_tokens`` the largest store
+    at the start of an iteration, ``prefill_s`` the prefill term of the replica's own iterations.
+    """
+
+    group: NDArray[np.int64]
+    replica: NDArray[np.int64]
+    submit_s: NDArray[np.float64]
+    admit_s: NDArray[np.float64]
+    first_token_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    generated_tokens: NDArray[np.int64]
+    n_preemptions: NDArray[np.int64]
+    status: NDArray[np.int64]
+    group_end_s: NDArray[np.float64]
+    iterations: NDArray[np.int64]
+    busy_s: NDArray[np.float64]
+    prefill_s: NDArray[np.float64]
+    concurrency_s: NDArray[np.float64]
+    peak_kv_tokens: NDArray[np.int64]
+    peak_running: NDArray[np.int64]
+
+
+def batch_seconds(law: Law, *, slots: int) -> NDArray[np.float64]:
+    """Return b(n) for n = 0 … slots: linear between knots, first and last slope outside, ≥ 0."""
+    n = np.arange(slots + 1, dtype=np.float64)
+    x = np.asarray(law.n_knots, dtype=np.float64)
+    y = np.asarray(law.b_knots_s, dtype=np.float64)
+    slope = np.diff(y) / np.diff(x)
+    piece = np.clip(np.searchsorted(x, n, side="right") - 1, 0, slope.size - 1)
+    return np.asarray(np.maximum(0.0, y[piece] + slope[piece] * (n - x[piece])))
+
+
+class Engine:
+    """Replicas that run continuous batching, on one time line.
+
+    Parameters
+    ----------
+    hardware : the scenario's table; its law is not read (``law`` is), its call overhead and polling
+        are the caller's business.
+    law : seconds of an iteration.
+    n_expected : responses to make room for at the start (room grows by itself).
+
+    Time only moves forward: ``advance`` and ``drain`` move it, everything else happens at ``now_s``
+    (submissions may lie ahead). Group ids count submissions from 0, response ids likewise.
+    """
+
+    def __init__(self, hardware: scenario.Hardware, law: Law, *, n_expected: int = 0) -> None:
+        self._hardware = hardware
+        self._law = law
+        self._n_cycled = 0
+        self._offset = 0
+        self._last_event_s = 0.0
+        self._room = 0
+        self._group_room = 0
+        self._state = self._new_state(max(1024, n_expected))
+
+    def _new_state(self, room: int) -> decode.State:
+        h, replicas = self._hardware, self._hardware.replicas
+        setting = np.zeros(decode.N_SETTINGS, dtype=np.int64)
+        unlimited = int(decode.UNLIMITED)
+        setting[decode.N_REPLICAS] = replicas
+        setting[decode.SLOTS] = h.slots
+        setting[decode.CAPACITY] = h.kv_capacity_tokens or unlimited
+        setting[decode.BUDGET] = h.token_budget or unlimited
+        setting[decode.MAX_GROUPS] = h.max_groups_in_flight or unlimited
+        setting[decode.PREFILL] = h.prefill
+        setting[decode.CACHE] = h.prefix_cache
+        setting[decode.LOCKSTEP] = h.lockstep
+        setting[decode.SHARED] = h.dispatch == "shared"
+        setting[decode.BY_RESPONSE] = h.dispatch_by == "response"
+        setting[decode.TRACK_STORE] = h.kv_capacity_tokens is not None
+        setting[decode.TRACK_GROUPS] = h.max_groups_in_flight is not None
+        setting[decode.OFFERED] = -1
+        law = self._law
+        numbers = (law.a_s, law.c_s, law.prefill_s, law.prefill_slack_s, law.prefill_context_s, 0.0)
+        replica = np.zeros((replicas + 1, decode.N_REPLICA_COLUMNS), dtype=np.int64)
+        replica[:, [decode.HEAD, decode.TAIL, decode.ABORTS, decode.NEWEST]] = -1
+        replica_s = np.zeros((replicas + 1, 8))
+        replica_s[:, decode.NEXT_S] = np.inf
+        groups = max(64, room // 8)
+        self._room, self._group_room = room, groups
+        width = min(h.slots, room)
+        return decode.State(
+            setting=setting,
+            law=np.array(numbers, dtype=np.float64),
+            batch_s=batch_seconds(law, slots=h.slots),
+            response=np.zeros((room, decode.N_RESPONSE_COLUMNS), dtype=np.int32),
+            response_s=np.zeros((room, 3)),
+            group=np.zeros((groups, 6), dtype=np.int64),
+            group_s=np.zeros((groups, 2)),
+            replica=replica,
+            replica_s=replica_s,
+            heap=np.zeros((replicas, 2 * width + 2), dtype=np.int64),
+            lists=np.zeros((2, replicas, width), dtype=np.int32),
+            count=np.zeros((groups, replicas if self._counts else 1, 3), dtype=np.int32),
+            event=np.zeros((groups, 2), dtype=np.int64),
+            event_s=np.zeros(groups),
+            done=np.zeros(groups, dtype=np.int64),
+        )
+
+    @property
+    def _counts(self) -> bool:
+        return self._hardware.prefix_cache or self._hardware.max_groups_in_flight is not None
+
+    @property
+    def now_s(self) -> float:
+        """Time reached."""
+        return float(self._state.law[decode.NOW_S])
+
+    @property
+    def n_responses_in_flight(self) -> int:
+        """Responses submitted and neither finished nor aborted."""
+        return int(self._state.setting[decode.LIVE_RESPONSES])
+
+    @property
+    def n_groups_in_flight(self) -> int:
+        """Groups with a response in flight."""
+        return int(self._state.setting[decode.LIVE_GROUPS])
+
+    def submit(
+        self,
+        *,
+        at_s: float,
+        group_P: ArrayLike,
+        prompt_tokens_P: ArrayLike,
+        n_tokens_PG: ArrayLike,
+        members_P: ArrayLike | None = None,
+    ) -> int:
+        """Submit groups at ``at_s``; returns the id of the first, the others follow.
+
+        Parameters
+        ----------
+        at_s : seconds, not before ``now_s`` nor before an earlier submission.
+        group_P : labels that ``sticky`` dispatch hashes (the prompt, say).
+        prompt_tokens_P : tokens of each prompt, ≥ 0.
+        n_tokens_PG : tokens of each response, ≥ 1: (P, G), or flat where ``members_P`` says how
+            many responses each group has.
+
+        Raises
+        ------
+        ConfigError
+            A response that can never fit the KV capacity, or a length that is not positive.
+        """
+        labels = np.atleast_1d(np.asarray(group_P, dtype=np.int64))
+        prompts = np.atleast_1d(np.asarray(prompt_tokens_P, dtype=np.int64))
+        lengths = np.asarray(n_tokens_PG, dtype=np.int64)
+        if members_P is None:
+            if lengths.ndim != 2 or lengths.shape[0] != labels.size:
+                raise ValueError(f"n_tokens_PG has shape {lengths.shape} for {labels.size} groups")
+            sizes = np.full(labels.size, lengths.shape[1], dtype=np.int64)
+        else:
+            sizes = np.atleast_1d(np.asarray(members_P, dtype=np.int64))
+        lengths = np.ascontiguousarray(lengths).reshape(-1)
+        self._check_submission(at_s, labels, prompts, sizes, lengths)
+        self._grow(lengths.size, labels.size)
+        replicas = self._dispatch(labels, sizes, lengths.size)
+        first = int(self._state.setting[decode.N_GROUPS_TOTAL])
+        bad = decode.register(self._state, at_s, labels, prompts, sizes, lengths, replicas)
+        if bad >= 0:
+            prompt = int(prompts[np.searchsorted(np.cumsum(sizes), bad, side="right")])
+            raise scenario.ConfigError(
+                f"hardware.kv_capacity_tokens {self._hardware.kv_capacity_tokens} cannot hold a "
+                f"response of prompt {prompt} + {int(lengths[bad])} tokens; raise the capacity or "
+                "lower rollout.cap_tokens"
+            )
+        self._last_event_s = at_s
+        return first
+
+    def _check_submission(
+        self,
+        at_s: float,
+        labels: NDArray[np.int64],
+        prompts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        if not max(self.now_s, self._last_event_s) <= at_s < np.inf:
+            raise ValueError(f"submission at {at_s} s lies before {self._last_event_s} s")
+        if prompts.size != labels.size or sizes.size != labels.size:
+            raise ValueError("labels, prompts and sizes differ in number")
+        if sizes.size and (sizes.min() < 1 or int(sizes.sum()) != lengths.size):
+            raise ValueError("every group needs a response, and every response a group")
+        if lengths.size and (lengths.min() < 1 or prompts.min() < 0):
+            raise scenario.ConfigError(
+                "a response needs at least 1 token and a prompt at least 0; check the workload"
+            )
+
+    def _grow(self, n_responses: int, n_groups: int) -> None:
+        """Make room; growth doubles, so its cost is spread over the submissions."""
+        state = self._state
+        setting = state.setting
+        rows = int(setting[decode.N_RESPONSES]) + n_responses
+        groups = int(setting[decode.N_GROUPS_TOTAL]) + n_groups
+        if rows <= self._room and max(groups, self._n_events(n_groups)) <= self._group_room:
+            return
+        self._room = max(rows, 2 * self._room if rows > self._room else self._room)
+        events = max(groups, self._n_events(n_groups))
+        if events > self._group_room:
+            self._group_room = max(events, 2 * self._group_room)
+        width = min(self._hardware.slots, self._room)
+        room, group_room = self._room, self._group_room
+        self._state = state._replace(
+            response=_longer(state.response, room),
+            response_s=_longer(state.response_s, room),
+            group=_longer(state.group, group_room),
+            group_s=_longer(state.group_s, group_room),
+            count=_longer(state.count, group_room),
+            event=_longer(state.event, group_room),
+            event_s=_longer(state.event_s, group_room),
+            done=_longer(state.done, group_room),
+            heap=_wider(state.heap, 2 * width + 2),
+            lists=_wider(state.lists, width),
+        )
+
+    def _n_events(self, n_more: int) -> int:
+        setting = self._state.setting
+        n_events = int(setting[decode.N_EVENTS])
+        return n_more + (0 if n_events == int(setting[decode.NEXT_EVENT]) else n_events)
+
+    def _dispatch(
+        self, labels: NDArray[np.int64], sizes: NDArray[np.int64], n_responses: int
+    ) -> NDArray[np.int64]:
+        """Replica of each response, or the kernel's marks for least-loaded and shared."""
+        h = self._hardware
+        if h.replicas == 1 and h.dispatch != "shared":
+            return np.zeros(n_responses, dtype=np.int64)
+        if h.dispatch == "shared":
+            return np.full(n_responses, decode.FROM_SHARED, dtype=np.int64)
+        if h.dispatch == "least_loaded":
+            return np.full(n_responses, decode.LEAST_LOADED, dtype=np.int64)
+        by_response = h.dispatch_by == "response"
+        n = n_responses if by_response else labels.size
+        if h.dispatch == "round_robin":
+            replica = (self._n_cycled + np.arange(n, dtype=np.int64)) % h.replicas
+            self._n_cycled = (self._n_cycled + n) % h.replicas
+        elif h.dispatch == "chunks":
+            replica = self._chunks(n)
+        else:
+            replica = _sticky(labels, sizes, by_response=by_response, replicas=h.replicas)
+        return replica if by_response else np.repeat(replica, sizes)
+
+    def _chunks(self, n: int) -> NDArray[np.int64]:
+        """Contiguous parts of equal size; who gets one more rotates from call to call."""
+        replicas = self._hardware.replicas
+        part, extra = divmod(n, replicas)
+        index = np.arange(replicas, dtype=np.int64)
+        one_more = (index - self._offset) % replicas < extra
+        self._offset = (self._offset + extra) % replicas
+        return np.repeat(index, part + one_more)
+
+    def abort(
+        self, *, at_s: float, groups: Sequence[int] | None = None, keep_kv: bool = False
+    ) -> None:
+        """Abort what is in flight of ``groups`` (None: everything released so far) at ``at_s``.
+
+        A queued response leaves at once, a running one at its replica's first boundary ≥ ``at_s``;
+        one that reaches its length there has finished. Submissions at this very instant come after.
+        ``keep_kv`` leaves the KV of decoding responses on their replica for ``resume``; a later
+        abort without it gives that KV up.
+        """
+        self._check_now(at_s, "abort")
+        setting = self._state.setting
+        total = int(setting[decode.N_GROUPS_TOTAL])
+        if groups is None:
+            wanted = np.arange(total, dtype=np.int64)
+            wanted = wanted[self._state.group[:total, decode.LIVE] > 0]
+        else:
+            wanted = self._known(groups)
+        decode.abort(self._state, at_s, wanted, keep_kv)
+
+    def resume(self, *, at_s: float, groups: Sequence[int], front: bool = False) -> int:
+        """Queue the aborted responses of ``groups`` again; returns how many there are.
+
+        Those whose KV was kept decode as soon as they get a slot of their replica, the others
+        prefill prompt + generated tokens. ``front`` puts them before all that is queued, in order.
+
+        Raises
+        ------
+        ValueError
+            A group whose abort has not yet taken effect (advance first).
+        """
+        self._check_now(at_s, "resume")
+        wanted = self._known(groups)
+        if not set(wanted.tolist()) <= set(self.resumable().tolist()):
+            raise ValueError("resume: a group has nothing aborted, or its abort is still pending")
+        self._grow(0, wanted.size)
+        return int(decode.resume(self._state, at_s, wanted, front))
+
+    def resumable(self) -> NDArray[np.int64]:
+        """Return the groups with aborted responses, none of which is still waiting to stop."""
+        n = int(self._state.setting[decode.N_RESPONSES])
+        rows = self._state.response[:n]
+        group = rows[:, decode.GROUP]
+        total = int(self._state.setting[decode.N_GROUPS_TOTAL])
+        aborted = np.bincount(group[rows[:, decode.STATUS] == decode.ABORTED], minlength=total)
+        pending = np.bincount(group[rows[:, decode.ABORT] > 0], minlength=total)
+        scheduled = np.zeros(total, dtype=bool)
+        first, last = self._state.setting[[decode.NEXT_EVENT, decode.N_EVENTS]]
+        events = self._state.event[first:last]
+        scheduled[events[events[:, 0] != decode.SUBMIT, 1]] = True
+        return np.flatnonzero((aborted > 0) & (pending == 0) & ~scheduled)
+
+    def _check_now(self, at_s: float, what: str) -> None:
+        if at_s != self.now_s:
+            raise ValueError(f"{what} at {at_s} s, but the engine stands at {self.now_s} s")
+
+    def _known(self, groups: Sequence[int]) -> NDArray[np.int64]:
+        wanted = np.asarray(groups, dtype=np.int64).reshape(-1)
+        total = int(self._state.setting[decode.N_GROUPS_TOTAL])
+        if wanted.size and not (0 <= wanted.min() and wanted.max() < total):
+            raise ValueError(f"groups outside 0 … {total - 1}")
+        return wanted
+
+    def advance(self, until_s: float = np.inf) -> FinishedGroups | None:
+        """Move to the next instant at which groups finish and return them.
+
+        None when ``until_s`` is reached first (``now_s`` is then ``until_s``) or when nothing is
+        left to happen (without a limit ``now_s`` is then the last event). Never passes ``until_s``;
+        what the caller submits or aborts at the instant returned still acts at its boundary.
+        """
+        state = self._state
+        if until_s < self.now_s:
+            raise ValueError(f"cannot go back from {self.now_s} s to {until_s} s")
+        n_done = decode.run(state, until_s, True)
+        self._last_event_s = max(self._last_event_s, self.now_s)
+        if n_done == 0:
+            return None
+        groups = np.sort(state.done[:n_done])
+        state.setting[decode.N_DONE] = 0
+        return FinishedGroups(self.now_s, groups)
+
+    def drain(self) -> FinishedGroups:
+        """Run all that is in flight to its end in one call.
+
+        Returns the groups that finished meanwhile, ordered by (end, submission); their ends are
+        ``facts().group_end_s``; ``at_s`` is the last event.
+        """
+        state = self._state
+        n_done = decode.run(state, np.inf, False)
+        groups = np.sort(state.done[:n_done])
+        state.setting[decode.N_DONE] = 0
+        order = np.argsort(state.group_s[groups, decode.GROUP_END_S], kind="stable")
+        self._last_event_s = max(self._last_event_s, self.now_s)
+        return FinishedGroups(self.now_s, groups[order])
+
+    def group_end_s(self, groups: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Return the end of each group (all of them, in order, without ``groups``); NaN if none."""
+        total = int(self._state.setting[decode.N_GROUPS_TOTAL])
+        rows = self._state.group_s[:total] if groups is None else self._state.group_s[groups]
+        unfinished = self._state.group[:total, decode.UNFINISHED]
+        open_ = (unfinished if groups is None else unfinished[groups]) > 0
+        return np.where(open_, np.nan, rows[:, decode.GROUP_END_S])
+
+    def reset(self, *, at_s: float) -> None:
+        """Forget all groups and counters and stand at ``at_s``; ids start again from 0.
+
+        Raises
+        ------
+        ValueError
+            Responses in flight.
+        """
+        if self.n_responses_in_flight > 0:
+            raise ValueError("reset with responses in flight: abort or drain them first")
+        if at_s < self.now_s:
+            raise ValueError(f"cannot go back from {self.now_s} s to {at_s} s")
+        state = self._state
+        state.setting[[decode.N_GROUPS_TOTAL, decode.N_RESPONSES, decode.N_DONE]] = 0
+        state.setting[[decode.N_EVENTS, decode.NEXT_EVENT]] = 0
+        state.setting[decode.OFFERED] = -1
+        state.response[:] = 0
+        state.count[:] = 0
+        state.replica[:] = 0
+        state.replica[:, [decode.HEAD, decode.TAIL, decode.ABORTS, decode.NEWEST]] = -1
+        state.replica_s[:] = 0
+        state.replica_s[:, decode.NEXT_S] = np.inf
+        state.law[decode.NOW_S] = at_s
+        self._last_event_s = at_s
+
+    def facts(self) -> Facts:
+        """Return copies of everything known about responses, groups and replicas."""
+        s = self._state
+        n = int(s.setting[decode.N_RESPONSES])
+        rows = s.response[:n].astype(np.int64)
+        generated = np.empty(n, dtype=np.int64)
+        decode.observe(s, generated)
+        times = np.where(s.response_s[:n] < 0, np.nan, s.response_s[:n])
+        first = times[:, decode.FIRST_S]
+        replica, seconds = s.replica[:-1], s.replica_s[:-1]
+        return Facts(
+            group=rows[:, decode.GROUP],
+            replica=rows[:, decode.REPLICA],
+            submit_s=s.group_s[rows[:, decode.GROUP], decode.SUBMIT_S],
+            admit_s=times[:, decode.ADMIT_S],
+            first_token_s=np.where(first > self.now_s, np.nan, first),
+            end_s=times[:, decode.END_S],
+            generated_tokens=generated,
+            n_preemptions=rows[:, decode.PREEMPTIONS],
+            status=rows[:, decode.STATUS],
+            group_end_s=self.group_end_s(),
+            iterations=replica[:, decode.ITERATIONS].copy(),
+            busy_s=seconds[:, decode.BUSY_S].copy(),
+            prefill_s=seconds[:, decode.PREFILL_S].copy(),
+            concurrency_s=seconds[:, decode.CONCURRENCY_S].copy(),
+            peak_kv_tokens=replica[:, decode.PEAK_STORE].copy(),
+            peak_running=replica[:, decode.PEAK_N].copy(),
+        )
+
+
+def _longer(array: NDArray[Number], n: int) -> NDArray[Number]:
+    grown = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    grown[: array.shape[0]] = array
+    return grown
+
+
+def _wider(array: NDArray[Number], n: int) -> NDArray[Number]:
+    grown = np.zeros((*array.shape[:-1], n), dtype=array.dtype)
+    grown[..., : array.shape[-1]] = array
+    return grown
+
+
+def _sticky(
+    labels: NDArray[np.int64], sizes: NDArray[np.int64], *, by_response: bool, replicas: int
+) -> NDArray[np.int64]:
+    """Hash labels (and member numbers) to replicas: the finaliser of splitmix64 (Steele 2014)."""
+    key = labels.astype(_UINT)
+    if by_response:
+        starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        member = np.arange(int(sizes.sum()), dtype=np.int64) - starts
+        key = np.repeat(key, sizes) * _UINT(0x9E3779B97F4A7C15) + member.astype(_UINT)
+    key = key + _UINT(0x9E3779B97F4A7C15)
+    key = (key ^ (key >> _UINT(30))) * _UINT(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> _UINT(27))) * _UINT(0x94D049BB133111EB)
+    return ((key ^ (key >> _UINT(31))) % _UINT(replicas)).astype(np.int64)
