@@ -25,7 +25,7 @@ class OverProvisionCollector(Collector):
 
     def __init__(self, config: OverProvision, *, rollout: Rollout) -> None:
         self._tally = Tally(rollout, config.budget, filters=config.filter)
-        # Rounded first: 1.1 · 70 is 77.00000000000001, and must launch 77.
+        # Rounded first: 1.1 · 50 is 55.00000000000001, and must launch 55.
         self._n_launched = math.ceil(round(config.eta * rollout.groups_per_step, 9))
 
     def on_start(self) -> Sequence[Action]:
