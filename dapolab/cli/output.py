@@ -13,15 +13,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dapolab import __version__
 
 
-def emit_json(command: str, *, seed: int | None, body: Mapping[str, Any]) -> None:
-    """Print one document on stdout; a NaN in it is a bug and raises."""
-    envelope = {
+def envelope(command: str, *, seed: int | None) -> dict[str, Any]:
+    """Return the keys that every JSON document has."""
+    return {
         "schema": f"dapolab/{command}/1",
         "command": command,
         "version": __version__,
         "seed": seed,
     }
-    print(json.dumps(envelope | dict(body), allow_nan=False, indent=1))
+
+
+def emit_json(command: str, *, seed: int | None, body: Mapping[str, Any]) -> None:
+    """Print one document on stdout; a NaN in it is a bug and raises."""
+    whole = envelope(command, seed=seed) | dict(body)
+    print(json.dumps(whole, allow_nan=False, indent=1))
 
 
 def console(*, stderr: bool = False) -> Console:

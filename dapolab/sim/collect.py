@@ -23,9 +23,9 @@ from dapolab.collectors import (
     Limit,
     Stop,
     Submit,
+    is_degenerate,
 )
 from dapolab.scenario import Budget, Hardware
-from dapolab.scenario.collector import SPREAD_TOLERANCE
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import Scores
 from dapolab.workload.model import Groups, PromptStream
@@ -85,7 +85,6 @@ class Collection:
     status: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     waves: list[Wave] = field(default_factory=list)
-    seen_s: list[float] = field(default_factory=list)
     end_s: float = math.nan
     stop: Stop | None = None
     failure: str | None = None
@@ -115,8 +114,9 @@ class Collecting:
         self._scores = scores
         self._hardware = hardware
         self._trained_steps = trained_steps
-        self._deadline_s = env.now + budget.seconds if budget.seconds else math.inf
-        self.result = Collection(start_s=env.now)
+        self._now_s = engine.now_s
+        self._deadline_s = self._now_s + budget.seconds if budget.seconds else math.inf
+        self.result = Collection(start_s=self._now_s)
 
     @property
     def _open(self) -> bool:
@@ -125,7 +125,7 @@ class Collecting:
     def run(self) -> Process:
         """Run the collection to its end (a SimPy process body)."""
         if not self._collector.barrier:
-            yield from self._wait(self._env.now + self._hardware.call_overhead_s)
+            yield from self._wait(self._now_s + self._hardware.call_overhead_s)
         self._carry_out(self._collector.on_start())
         while self._open:
             if self._engine.n_groups_in_flight == 0:
@@ -141,16 +141,17 @@ class Collecting:
     def _wave(self) -> Process:
         """Wait for everything submitted since the last barrier, then let the policy judge it."""
         wave = self.result.waves[-1]
-        end_s = self._engine.run(min(self._deadline_s, math.inf))
+        if math.isinf(self._deadline_s):
+            self._engine.drain()
+        while self._engine.n_groups_in_flight and self._engine.advance(self._deadline_s):
+            pass
         in_time = self._engine.n_groups_in_flight == 0
-        wave.end_s = end_s if in_time else self._deadline_s
+        wave.end_s = self._engine.now_s
         wave.seen_s = self._polled(wave.end_s, since_s=wave.start_s) if in_time else wave.end_s
         yield from self._wait(wave.seen_s)
-        ends_P = self._engine.group_ends_s(wave.first, wave.last)
-        indices = wave.first + np.flatnonzero(ends_P <= wave.end_s)
-        for index in indices:
-            self.result.seen_s[index] = wave.seen_s
-        actions = self._collector.on_wave_end([self.result.finished[i] for i in indices])
+        ends_P = self._engine.group_end_s(np.arange(wave.first, wave.last))
+        returned = [wave.first + int(i) for i in np.flatnonzero(np.isfinite(ends_P))]
+        actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
         if in_time:
             self._carry_out(actions)
         else:
@@ -159,27 +160,22 @@ class Collecting:
 
     def _next_groups(self) -> Process:
         """Wait for the next finished group (or poll, or deadline) and let the policy judge."""
-        end_s, ids = self._engine.advance(self._deadline_s)
-        if len(ids) == 0:
+        done = self._engine.advance(self._deadline_s)
+        if done is None:
             yield from self._wait(self._deadline_s)
             self._reach("seconds")
             return
-        seen_s = min(self._polled(end_s, since_s=self.result.start_s), self._deadline_s)
-        found = [int(i) for i in ids]
-        while seen_s > end_s:
-            next_s, more = self._engine.advance(seen_s)
-            if len(more) == 0:
-                break
-            found += [int(i) for i in more]
-            if next_s >= seen_s:
-                break
+        found = done.groups.tolist()
+        seen_s = min(self._polled(done.at_s, since_s=self.result.start_s), self._deadline_s)
+        if seen_s > done.at_s:
+            while more := self._engine.advance(seen_s):
+                found += more.groups.tolist()
         yield from self._wait(seen_s)
         for index in sorted(found):
-            self.result.seen_s[index] = seen_s
-            if not self._open:
+            if self._open:
+                self._carry_out(self._collector.on_group(self.result.finished[index]))
+            else:
                 self.result.status[index] = self._leftover(index)
-                continue
-            self._carry_out(self._collector.on_group(self.result.finished[index]))
 
     # ------------------------------------------------------------------ actions
 
@@ -196,7 +192,7 @@ class Collecting:
                 case Drop(index=index, reason=reason):
                     self.result.status[index] = DEGENERATE if reason == "degenerate" else SURPLUS
                 case Abort():
-                    self._engine.abort(at_s=self._now)
+                    self._engine.abort(at_s=self._engine.now_s)
                 case Stop():
                     self.result.stop = action
                 case Fail(message=message):
@@ -212,14 +208,14 @@ class Collecting:
         self.result.groups.append(groups)
         self.result.finished += self._scores.finished(groups, first=first)
         self.result.status += [IN_FLIGHT] * available
-        self.result.seen_s += [math.nan] * available
-        start_s = self._now
+        start_s = self._now_s
         if self._collector.barrier:
             decode_start_s = start_s + self._hardware.call_overhead_s
             self.result.waves.append(Wave(first, first + available, start_s, decode_start_s))
             start_s = decode_start_s
         self._engine.submit(
             at_s=start_s,
+            group_P=groups.prompt_id_P,
             prompt_tokens_P=groups.prompt_tokens_P,
             n_tokens_PG=groups.n_tokens_PG,
         )
@@ -232,26 +228,25 @@ class Collecting:
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""
         if self._engine.n_groups_in_flight:
-            self._engine.abort(at_s=self._now)
-            self._engine.run(math.inf)
+            self._engine.abort(at_s=self._engine.now_s)
+        self._engine.drain()
+        train = self.result.stop is not None and self.result.stop.train
         for index, status in enumerate(self.result.status):
             if status == IN_FLIGHT:
                 self.result.status[index] = ABORTED
-            elif status == TRAINED and not (self.result.stop and self.result.stop.train):
+            elif status == TRAINED and not train:
                 self.result.status[index] = SURPLUS  # accepted, then thrown away with the step
-        if not (self.result.stop and self.result.stop.train):
+        if not train:
             self.result.kept.clear()
-        self.result.end_s = max(self._now, self._engine.idle_since_s)
+        self.result.end_s = max(self._now_s, self._engine.now_s)
 
     # ------------------------------------------------------------------ small things
 
-    @property
-    def _now(self) -> float:
-        return max(self._env.now, self._engine.now_s)
-
     def _wait(self, until_s: float) -> Process:
+        """Let SimPy reach ``until_s``; its sums round, so the exact instant is kept beside it."""
         if until_s > self._env.now:
             yield self._env.timeout(until_s - self._env.now)
+        self._now_s = max(self._now_s, until_s)
 
     def _polled(self, end_s: float, *, since_s: float) -> float:
         poll_s = self._hardware.poll_s
@@ -261,5 +256,5 @@ class Collecting:
 
     def _leftover(self, index: int) -> int:
         """Status of a group that finished together with the one that ended the step."""
-        spread = self.result.finished[index].spread
-        return SURPLUS if spread > SPREAD_TOLERANCE else DEGENERATE
+        group = self.result.finished[index]
+        return DEGENERATE if is_degenerate(group, keep_singletons=True) else SURPLUS

@@ -203,8 +203,8 @@ class _Run:
             end_s_PG=facts.end_s.reshape(shape),
             generated_PG=facts.generated_tokens.reshape(shape),
             n_preemptions=int(facts.n_preemptions.sum()),
-            prefill_s_R=facts.prefill_s_R,
-            peak_kv_tokens_R=facts.peak_kv_tokens_R,
+            prefill_s_R=facts.prefill_s,
+            peak_kv_tokens_R=facts.peak_kv_tokens,
         )
 
     def result(self) -> SimRun:
