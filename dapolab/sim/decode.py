@@ -52,8 +52,11 @@ HELD, PAYER = 1, 2
 # Abort requests.
 DROP, KEEP = 1, 2
 # Group rows (int64) and times (float64).
-FIRST, SIZE, PROMPT, UNFINISHED, LIVE, LABEL = range(6)
-SUBMIT_S, GROUP_END_S = range(2)
+FIRST, SIZE, PROMPT, UNFINISHED, LIVE, EVENT_KIND, EVENT_NEXT, DONE = range(8)
+SUBMIT_S, GROUP_END_S, EVENT_S = range(3)
+# Then, per replica: members stored, members running, whether the payer's prefill is unfinished.
+N_STORED, N_RUNNING, PENDING = range(8, 11)
+N_GROUP_COLUMNS, N_COUNTS = 8, 3
 # Replica rows (int64); the last row is the shared queue. A clock uses the row of its index.
 N, DECODING, CONTEXT, STORE, LOAD, HEAD, TAIL, ABORTS = range(8)
 NEWEST, HEAP_SIZE, N_PREFILLING, N_FRESH, N_GROUPS, JOIN_N, JOIN_CONTEXT, EVICTED = range(8, 16)
@@ -67,17 +70,15 @@ BUSY_S, PREFILL_S, CONCURRENCY_S, PREFILL_NOW_S, START_S, NEXT_S, FIRST_ITERATIO
 IDLE, BOUNDARY, JUMPING = range(3)
 # Settings and counters (int64).
 N_REPLICAS, SLOTS, CAPACITY, BUDGET, MAX_GROUPS, PREFILL, CACHE, LOCKSTEP, SHARED = range(9)
-BY_RESPONSE, N_GROUPS_TOTAL, N_RESPONSES, N_DONE, N_EVENTS, NEXT_EVENT = range(9, 15)
+BY_RESPONSE, N_GROUPS_TOTAL, N_RESPONSES, N_DONE, NEXT_EVENT, LAST_EVENT = range(9, 15)
 LIVE_RESPONSES, LIVE_GROUPS, TRACK_STORE, TRACK_GROUPS, OFFERED = range(15, 20)
-N_SETTINGS = 20
+# First rows of the lists in ``work``: prefilling in admission order, awaiting a first token.
+PREFILLING, FRESH = 20, 21
+N_SETTINGS = 22
 
 # Law and clock (float64).
-A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S = range(6)
-# Per (group, replica) counts: members stored, members running, payer's prefill unfinished.
-N_STORED, N_RUNNING, PENDING = range(3)
-# Lists of a replica: prefilling responses in admission order, responses awaiting a first token.
-PREFILLING, FRESH = range(2)
-# External events.
+A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S, BATCH_S = range(7)
+# External events (a group has at most one ahead).
 SUBMIT, RESUME_BACK, RESUME_FRONT = range(3)
 LEAST_LOADED, FROM_SHARED = -1, -2
 UNLIMITED = np.int64(2**62)
@@ -85,84 +86,88 @@ HUGE_JUMP = np.int64(2**31)
 _MASK = np.int64(2**32 - 1)
 
 
+# Without numba's reference counts: nothing here allocates, and counting every array access costs
+# more than the simulation itself.
+_compiled = njit(cache=True, _nrt=False, error_model="numpy", forceinline=True)
+
+
 class State(NamedTuple):
     """Everything the kernel knows, in few arrays because each costs time to pass."""
 
     setting: NDArray[np.int64]
-    law: NDArray[np.float64]
-    batch_s: NDArray[np.float64]  # b(n) for n = 0 … slots
+    law: NDArray[np.float64]  # law and clock, then b(n) for n = 0 … slots
     response: NDArray[np.int32]
     response_s: NDArray[np.float64]
     group: NDArray[np.int64]
     group_s: NDArray[np.float64]
     replica: NDArray[np.int64]
     replica_s: NDArray[np.float64]
-    heap: NDArray[np.int64]  # (replica, entry): finish tick · 2³² + response
-    lists: NDArray[np.int32]  # (list, replica, entry)
-    count: NDArray[np.int32]  # (group, replica, which)
-    event: NDArray[np.int64]  # (event, [kind, group])
-    event_s: NDArray[np.float64]
-    done: NDArray[np.int64]  # groups finished and not yet reported
+    work: NDArray[np.int64]  # rows of R replicas: finish heaps, prefilling, fresh
 
 
 # ---------------------------------------------------------------------------------- finish heap
 
 
-@njit(cache=True)
+@_compiled
 def _heap_push(s, r, key):
     size = s.replica[r, HEAP_SIZE]
-    if size == s.heap.shape[1]:
+    if size == s.work.shape[1]:
         size = _heap_compact(s, r)
     hole = size
     while hole > 0:
         parent = (hole - 1) >> 1
-        above = s.heap[r, parent]
+        above = s.work[r, parent]
         if above <= key:
             break
-        s.heap[r, hole] = above
+        s.work[r, hole] = above
         hole = parent
-    s.heap[r, hole] = key
+    s.work[r, hole] = key
     s.replica[r, HEAP_SIZE] = size + 1
 
 
-@njit(cache=True)
+@_compiled
 def _heap_pop(s, r):
     size = s.replica[r, HEAP_SIZE] - 1
     s.replica[r, HEAP_SIZE] = size
-    key = s.heap[r, size]
-    hole = 0
-    child = 1
+    key = s.work[r, size]
+    _sift_down(s, r, size, 0, key)
+
+
+@_compiled
+def _sift_down(s, r, size, hole, key):
+    child = 2 * hole + 1
     while child < size:
-        if child + 1 < size and s.heap[r, child + 1] < s.heap[r, child]:
+        if child + 1 < size and s.work[r, child + 1] < s.work[r, child]:
             child += 1
-        if key <= s.heap[r, child]:
+        if key <= s.work[r, child]:
             break
-        s.heap[r, hole] = s.heap[r, child]
+        s.work[r, hole] = s.work[r, child]
         hole = child
         child = 2 * hole + 1
-    s.heap[r, hole] = key
+    s.work[r, hole] = key
 
 
-@njit(cache=True)
+@_compiled
 def _heap_compact(s, r):
     """Drop the stale entries; at most SLOTS are valid, so half the heap comes free."""
     valid = 0
     for j in range(s.replica[r, HEAP_SIZE]):
-        key = s.heap[r, j]
+        key = s.work[r, j]
         i = key & _MASK
         if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == key >> 32:
-            s.heap[r, valid] = key
+            s.work[r, valid] = key
             valid += 1
-    s.heap[r, :valid] = np.sort(s.heap[r, :valid])
+    for start in range(valid // 2 - 1, -1, -1):
+        _sift_down(s, r, valid, start, s.work[r, start])
     s.replica[r, HEAP_SIZE] = valid
     return valid
 
 
-@njit(cache=True)
+@_compiled
 def _next_finish(s, r):
     """Tick of the next finish on ``r``, or −1; stale entries at the top are dropped."""
     while s.replica[r, HEAP_SIZE] > 0:
-        key = s.heap[r, 0]
+        key = s.work[r, 0]
         i = key & _MASK
         tick = key >> 32
         if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == tick:
@@ -174,7 +179,7 @@ def _next_finish(s, r):
 # ---------------------------------------------------------------------- queues and resident lists
 
 
-@njit(cache=True)
+@_compiled
 def _append(s, q, i):
     tail = s.replica[q, TAIL]
     s.response[i, NEXT] = -1
@@ -187,7 +192,7 @@ def _append(s, q, i):
     s.replica[q, TAIL] = i
 
 
-@njit(cache=True)
+@_compiled
 def _prepend(s, q, i):
     head = s.replica[q, HEAD]
     s.response[i, PREVIOUS] = -1
@@ -200,7 +205,7 @@ def _prepend(s, q, i):
     s.replica[q, HEAD] = i
 
 
-@njit(cache=True)
+@_compiled
 def _unqueue(s, i):
     q = s.response[i, QUEUE]
     before = s.response[i, PREVIOUS]
@@ -215,7 +220,7 @@ def _unqueue(s, i):
         s.replica[q, TAIL] = before
 
 
-@njit(cache=True)
+@_compiled
 def _link_resident(s, r, i):
     newest = s.replica[r, NEWEST]
     s.response[i, OLDER] = newest
@@ -225,7 +230,7 @@ def _link_resident(s, r, i):
     s.replica[r, NEWEST] = i
 
 
-@njit(cache=True)
+@_compiled
 def _unlink_resident(s, r, i):
     older = s.response[i, OLDER]
     newer = s.response[i, NEWER]
@@ -240,35 +245,35 @@ def _unlink_resident(s, r, i):
 # -------------------------------------------------------------------------- membership of a batch
 
 
-@njit(cache=True)
+@_compiled
 def _clock_of(s, r):
     return 0 if s.setting[LOCKSTEP] else r
 
 
-@njit(cache=True)
+@_compiled
 def _fits(s, r, i):
     """Whether ``r`` may admit response ``i`` now: slots, groups in flight, capacity."""
     if s.replica[r, N] >= s.setting[SLOTS]:
         return False
     if s.setting[TRACK_GROUPS]:
         full = s.replica[r, N_GROUPS] >= s.setting[MAX_GROUPS]
-        if full and s.count[s.response[i, GROUP], r, N_RUNNING] == 0:
+        if full and s.group[s.response[i, GROUP], N_RUNNING + 3 * r] == 0:
             return False
     if s.setting[TRACK_STORE] and not s.response[i, STORED]:
         return s.replica[r, STORE] + _need(s, r, i) <= s.setting[CAPACITY]
     return True
 
 
-@njit(cache=True)
+@_compiled
 def _need(s, r, i):
     g = s.response[i, GROUP]
     need = np.int64(s.response[i, GENERATED])
-    if not (s.setting[CACHE] and s.count[g, r, N_STORED] > 0):
+    if not (s.setting[CACHE] and s.group[g, N_STORED + 3 * r] > 0):
         need += s.group[g, PROMPT]
     return need
 
 
-@njit(cache=True)
+@_compiled
 def _admit(s, r, i, now):
     g = s.response[i, GROUP]
     s.response[i, STATUS] = RUNNING
@@ -279,14 +284,14 @@ def _admit(s, r, i, now):
     if s.response_s[i, ADMIT_S] < 0:
         s.response_s[i, ADMIT_S] = now
     if s.setting[TRACK_GROUPS]:
-        s.count[g, r, N_RUNNING] += 1
-        if s.count[g, r, N_RUNNING] == 1:
+        s.group[g, N_RUNNING + 3 * r] += 1
+        if s.group[g, N_RUNNING + 3 * r] == 1:
             s.replica[r, N_GROUPS] += 1
     left = _store(s, r, i, g)
     s.response[i, LEFT] = left
-    if left > 0 or (s.setting[CACHE] and s.count[g, r, PENDING]):
+    if left > 0 or (s.setting[CACHE] and s.group[g, PENDING + 3 * r]):
         s.response[i, FINISH] = -1
-        s.lists[PREFILLING, r, s.replica[r, N_PREFILLING]] = i
+        s.work[s.setting[PREFILLING] + r, s.replica[r, N_PREFILLING]] = i
         s.replica[r, N_PREFILLING] += 1
         return
     generated = s.response[i, GENERATED]
@@ -295,7 +300,7 @@ def _admit(s, r, i, now):
     _begin_decoding(s, r, i, generated)
 
 
-@njit(cache=True)
+@_compiled
 def _store(s, r, i, g):
     """Give response ``i`` its KV on ``r``; return the tokens it must prefill."""
     if s.setting[TRACK_STORE] and s.response[i, STORED]:
@@ -310,24 +315,24 @@ def _store(s, r, i, g):
         _link_resident(s, r, i)
     left = need if s.setting[PREFILL] else np.int64(0)
     if s.setting[CACHE]:
-        s.count[g, r, N_STORED] += 1
-        if s.count[g, r, N_STORED] == 1 and left > 0:
-            s.count[g, r, PENDING] = 1
+        s.group[g, N_STORED + 3 * r] += 1
+        if s.group[g, N_STORED + 3 * r] == 1 and left > 0:
+            s.group[g, PENDING + 3 * r] = 1
             s.response[i, STORED] = PAYER
     return left
 
 
-@njit(cache=True)
+@_compiled
 def _begin_decoding(s, r, i, generated):
     finish = s.replica[_clock_of(s, r), TICK] + s.response[i, LENGTH] - generated
     s.response[i, FINISH] = finish
     _heap_push(s, r, (finish << 32) | i)
     if s.response_s[i, FIRST_S] < 0:
-        s.lists[FRESH, r, s.replica[r, N_FRESH]] = i
+        s.work[s.setting[FRESH] + r, s.replica[r, N_FRESH]] = i
         s.replica[r, N_FRESH] += 1
 
 
-@njit(cache=True)
+@_compiled
 def _vacate(s, r, i):
     """Take a running response out of its slot; its KV stays."""
     g = s.response[i, GROUP]
@@ -342,29 +347,29 @@ def _vacate(s, r, i):
     else:
         kept = 0
         for j in range(s.replica[r, N_PREFILLING]):
-            other = s.lists[PREFILLING, r, j]
+            other = s.work[s.setting[PREFILLING] + r, j]
             if other != i:
-                s.lists[PREFILLING, r, kept] = other
+                s.work[s.setting[PREFILLING] + r, kept] = other
                 kept += 1
         s.replica[r, N_PREFILLING] = kept
     s.replica[r, N] -= 1
     if s.setting[TRACK_GROUPS]:
-        s.count[g, r, N_RUNNING] -= 1
-        if s.count[g, r, N_RUNNING] == 0:
+        s.group[g, N_RUNNING + 3 * r] -= 1
+        if s.group[g, N_RUNNING + 3 * r] == 0:
             s.replica[r, N_GROUPS] -= 1
 
 
-@njit(cache=True)
+@_compiled
 def _free(s, r, i):
     """Give up the KV of response ``i``; a cached prompt goes with its last member."""
     g = s.response[i, GROUP]
     s.response[i, STORED] = 0
     freed = np.int64(s.response[i, GENERATED])
     if s.setting[CACHE]:
-        s.count[g, r, N_STORED] -= 1
-        if s.count[g, r, N_STORED] == 0:
+        s.group[g, N_STORED + 3 * r] -= 1
+        if s.group[g, N_STORED + 3 * r] == 0:
             freed += s.group[g, PROMPT]
-            s.count[g, r, PENDING] = 0
+            s.group[g, PENDING + 3 * r] = 0
     else:
         freed += s.group[g, PROMPT]
     s.replica[r, STORE] -= freed
@@ -375,7 +380,7 @@ def _free(s, r, i):
 # ---------------------------------------------------------------------------- end of a jump
 
 
-@njit(cache=True)
+@_compiled
 def _finish(s, r, i, now):
     _vacate(s, r, i)
     _free(s, r, i)
@@ -388,11 +393,11 @@ def _finish(s, r, i, now):
     if s.group_s[g, GROUP_END_S] < now:
         s.group_s[g, GROUP_END_S] = now
     if s.group[g, UNFINISHED] == 0:
-        s.done[s.setting[N_DONE]] = g
+        s.group[s.setting[N_DONE], DONE] = g
         s.setting[N_DONE] += 1
 
 
-@njit(cache=True)
+@_compiled
 def _leave(s, g):
     s.setting[LIVE_RESPONSES] -= 1
     s.group[g, LIVE] -= 1
@@ -400,7 +405,7 @@ def _leave(s, g):
         s.setting[LIVE_GROUPS] -= 1
 
 
-@njit(cache=True)
+@_compiled
 def _land(s, clock):
     """End the jump of ``clock``: tokens, prefills that completed, finishes."""
     now = s.replica_s[clock, NEXT_S]
@@ -427,7 +432,7 @@ def _land(s, clock):
             finish = _next_finish(s, r)
             if finish < 0 or finish > tick:
                 break
-            i = s.heap[r, 0] & _MASK
+            i = s.work[r, 0] & _MASK
             _heap_pop(s, r)
             _finish(s, r, i, now)
     s.replica[clock, PHASE] = BOUNDARY
@@ -438,7 +443,7 @@ def _land(s, clock):
 # ---------------------------------------------------------------------------- start of a jump
 
 
-@njit(cache=True)
+@_compiled
 def _apply_aborts(s, r, now):
     i = s.replica[r, ABORTS]
     s.replica[r, ABORTS] = -1
@@ -457,14 +462,14 @@ def _apply_aborts(s, r, now):
         i = s.response[i, ABORT_NEXT]
 
 
-@njit(cache=True)
+@_compiled
 def _end_aborted(s, i, now):
     s.response[i, STATUS] = ABORTED
     s.response_s[i, END_S] = now
     _leave(s, s.response[i, GROUP])
 
 
-@njit(cache=True)
+@_compiled
 def _evict_newest(s, r):
     i = s.replica[r, NEWEST]
     s.response[i, PREEMPTIONS] += 1
@@ -476,7 +481,7 @@ def _evict_newest(s, r):
     _free(s, r, i)
 
 
-@njit(cache=True)
+@_compiled
 def _clear(s, r, now):
     """Do steps 1 and 2 of a boundary: aborts, then evictions."""
     s.replica[r, N_FRESH] = 0
@@ -492,14 +497,14 @@ def _clear(s, r, now):
             s.replica[r, EVICTED] = 1
 
 
-@njit(cache=True)
+@_compiled
 def _make_room(s, r, i):
     """Where nothing runs, kept KV yields to the queue head."""
     while s.replica[r, N] == 0 and not _fits(s, r, i):
         _evict_newest(s, r)
 
 
-@njit(cache=True)
+@_compiled
 def _admit_queue(s, r, now):
     """Step 3 for the replica's own queue; whether its head is admitted or absent."""
     while s.replica[r, HEAD] >= 0:
@@ -513,7 +518,7 @@ def _admit_queue(s, r, now):
     return True
 
 
-@njit(cache=True)
+@_compiled
 def _prefill(s, r):
     """Step 4: share the token budget; returns whether the iteration prefills anything."""
     rest = UNLIMITED
@@ -523,7 +528,7 @@ def _prefill(s, r):
     attention = np.int64(0)
     waiting = 0
     for j in range(s.replica[r, N_PREFILLING]):
-        i = s.lists[PREFILLING, r, j]
+        i = s.work[s.setting[PREFILLING] + r, j]
         g = s.response[i, GROUP]
         left = np.int64(s.response[i, LEFT])
         take = min(left, rest)
@@ -534,9 +539,9 @@ def _prefill(s, r):
         attention += take * (held - left)
         s.response[i, LEFT] = left
         if left == 0 and s.response[i, STORED] == PAYER:
-            s.count[g, r, PENDING] = 0
-        if left > 0 or (s.setting[CACHE] and s.count[g, r, PENDING]):
-            s.lists[PREFILLING, r, waiting] = i
+            s.group[g, PENDING + 3 * r] = 0
+        if left > 0 or (s.setting[CACHE] and s.group[g, PENDING + 3 * r]):
+            s.work[s.setting[PREFILLING] + r, waiting] = i
             waiting += 1
             continue
         s.replica[r, JOIN_N] += 1
@@ -548,7 +553,7 @@ def _prefill(s, r):
     return total > 0
 
 
-@njit(cache=True)
+@_compiled
 def _longest_jump(s, r, tick):
     """Return the iterations until ``r`` finishes a response or outgrows its capacity."""
     m = HUGE_JUMP
@@ -561,14 +566,14 @@ def _longest_jump(s, r, tick):
     return m
 
 
-@njit(cache=True)
+@_compiled
 def _iteration_s(s, r):
     n = s.replica[r, DECODING]
     context = s.law[C_S] * s.replica[r, CONTEXT]
-    return s.law[A_S] + s.batch_s[n] + context + s.replica_s[r, PREFILL_NOW_S]
+    return s.law[A_S] + s.law[BATCH_S + n] + context + s.replica_s[r, PREFILL_NOW_S]
 
 
-@njit(cache=True)
+@_compiled
 def _plan(s, clock):
     """Do steps 4 and 5: start the longest jump without a change of membership."""
     first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
@@ -604,11 +609,11 @@ def _plan(s, clock):
     s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
     for r in range(first, last):
         for j in range(s.replica[r, N_FRESH]):
-            s.response_s[s.lists[FRESH, r, j], FIRST_S] = now + slowest
+            s.response_s[s.work[s.setting[FRESH] + r, j], FIRST_S] = now + slowest
         s.replica[r, N_FRESH] = 0
 
 
-@njit(cache=True)
+@_compiled
 def _rest(s, clock, first, last):
     """Nothing runs: wait for an event; ticks start again, so stale finishes are dropped."""
     s.replica[clock, PHASE] = IDLE
@@ -618,7 +623,7 @@ def _rest(s, clock, first, last):
         s.replica[r, HEAP_SIZE] = 0
 
 
-@njit(cache=True)
+@_compiled
 def _until_overtaken(s, slowest, slope):
     """Lockstep: iterations for which the slowest replica stays the slowest."""
     m = HUGE_JUMP
@@ -632,7 +637,7 @@ def _until_overtaken(s, slowest, slope):
     return m
 
 
-@njit(cache=True)
+@_compiled
 def _boundary_s(s, clock, m):
     """Time of the m-th boundary of the present jump."""
     took = m * s.replica_s[clock, FIRST_ITERATION_S]
@@ -640,7 +645,7 @@ def _boundary_s(s, clock, m):
     return s.replica_s[clock, START_S] + (took + growth)
 
 
-@njit(cache=True)
+@_compiled
 def _cut(s, clock, at):
     """End the jump of ``clock`` at its first boundary at or after ``at``."""
     first = s.replica_s[clock, FIRST_ITERATION_S]
@@ -664,7 +669,7 @@ def _cut(s, clock, at):
         s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
 
 
-@njit(cache=True)
+@_compiled
 def _wake(s, clock, at):
     """Something may change the membership of ``clock`` at ``at``: bring a boundary there."""
     if s.replica[clock, PHASE] == IDLE:
@@ -675,7 +680,7 @@ def _wake(s, clock, at):
         _cut(s, clock, at)
 
 
-@njit(cache=True)
+@_compiled
 def _start(s, clock):
     """Begin the iteration of a clock at its boundary (own queues)."""
     now = s.replica_s[clock, START_S]
@@ -694,7 +699,7 @@ def _start(s, clock):
     _plan(s, clock)
 
 
-@njit(cache=True)
+@_compiled
 def _start_shared(s, now):
     """Begin the iterations of all clocks at a boundary at ``now`` that share one queue."""
     n_replicas = s.setting[N_REPLICAS]
@@ -715,12 +720,12 @@ def _start_shared(s, now):
             _plan(s, clock)
 
 
-@njit(cache=True)
+@_compiled
 def _is_ready(s, clock, now):
     return s.replica[clock, PHASE] == BOUNDARY and s.replica_s[clock, START_S] == now
 
 
-@njit(cache=True)
+@_compiled
 def _share(s, now):
     """Hand out the shared queue, one response at a time, until its head fits nowhere."""
     shared = s.setting[N_REPLICAS]
@@ -741,7 +746,7 @@ def _share(s, now):
         _admit(s, best, i, now)
 
 
-@njit(cache=True)
+@_compiled
 def _unblock_empty(s, now):
     """Start over where evictions left nothing to run; returns whether that happened."""
     again = False
@@ -761,7 +766,7 @@ def _unblock_empty(s, now):
     return again
 
 
-@njit(cache=True)
+@_compiled
 def _offer(s, at):
     """Bring the clocks with room for a new shared head to a boundary at or after ``at``."""
     n_replicas = s.setting[N_REPLICAS]
@@ -778,17 +783,17 @@ def _offer(s, at):
 # ------------------------------------------------------------------------------ external events
 
 
-@njit(cache=True)
-def register(s, at, labels, prompts, sizes, lengths, replicas):
+@_compiled
+def register(s, at, prompts, sizes, lengths, replicas):
     """Write new groups and their submission events; returns −1, or the response that cannot fit."""
     k = 0
-    for p in range(labels.size):
+    for p in range(sizes.size):
         for _ in range(sizes[p]):
             if prompts[p] + lengths[k] > s.setting[CAPACITY]:
                 return k
             k += 1
     k = 0
-    for p in range(labels.size):
+    for p in range(sizes.size):
         g = s.setting[N_GROUPS_TOTAL]
         i = s.setting[N_RESPONSES]
         s.group[g, FIRST] = i
@@ -796,7 +801,6 @@ def register(s, at, labels, prompts, sizes, lengths, replicas):
         s.group[g, UNFINISHED] = sizes[p]
         s.group[g, LIVE] = sizes[p]
         s.group[g, PROMPT] = prompts[p]
-        s.group[g, LABEL] = labels[p]
         s.group_s[g, SUBMIT_S] = at
         s.group_s[g, GROUP_END_S] = UNSET
         for member in range(i, i + sizes[p]):
@@ -816,19 +820,19 @@ def register(s, at, labels, prompts, sizes, lengths, replicas):
     return -1
 
 
-@njit(cache=True)
+@_compiled
 def _schedule(s, at, kind, g):
-    if s.setting[NEXT_EVENT] == s.setting[N_EVENTS]:
-        s.setting[NEXT_EVENT] = 0
-        s.setting[N_EVENTS] = 0
-    k = s.setting[N_EVENTS]
-    s.event[k, 0] = kind
-    s.event[k, 1] = g
-    s.event_s[k] = at
-    s.setting[N_EVENTS] = k + 1
+    s.group[g, EVENT_KIND] = kind
+    s.group[g, EVENT_NEXT] = -1
+    s.group_s[g, EVENT_S] = at
+    if s.setting[NEXT_EVENT] < 0:
+        s.setting[NEXT_EVENT] = g
+    else:
+        s.group[s.setting[LAST_EVENT], EVENT_NEXT] = g
+    s.setting[LAST_EVENT] = g
 
 
-@njit(cache=True)
+@_compiled
 def _lightest(s):
     best = 0
     for r in range(1, s.setting[N_REPLICAS]):
@@ -837,7 +841,7 @@ def _lightest(s):
     return best
 
 
-@njit(cache=True)
+@_compiled
 def _enqueue(s, i, front, at):
     """Put response ``i`` on the queue of its replica, or on the shared one."""
     shared = s.setting[N_REPLICAS]
@@ -856,7 +860,7 @@ def _enqueue(s, i, front, at):
         _wake(s, _clock_of(s, q), at)
 
 
-@njit(cache=True)
+@_compiled
 def _release(s, kind, g, at):
     """Let a submission or a resume take place: dispatch the members of group ``g``."""
     first = s.group[g, FIRST]
@@ -875,7 +879,7 @@ def _release(s, kind, g, at):
         _enqueue(s, i, kind == RESUME_FRONT, at)
 
 
-@njit(cache=True)
+@_compiled
 def resume(s, at, groups, front):
     """Schedule the aborted members of ``groups``; returns how many there are."""
     n_resumed = 0
@@ -895,7 +899,7 @@ def resume(s, at, groups, front):
     return n_resumed
 
 
-@njit(cache=True)
+@_compiled
 def abort(s, at, groups, keep):
     """Abort the members of ``groups`` that are queued or running (and drop kept KV)."""
     for j in range(groups.size):
@@ -906,7 +910,7 @@ def abort(s, at, groups, keep):
         _offer(s, at)
 
 
-@njit(cache=True)
+@_compiled
 def _abort_one(s, i, at, keep):
     status = s.response[i, STATUS]
     r = s.response[i, REPLICA]
@@ -936,7 +940,7 @@ def _abort_one(s, i, at, keep):
 # ------------------------------------------------------------------------------------ main loop
 
 
-@njit(cache=True)
+@_compiled
 def _next(s):
     """Time, order (0 end of a jump, 1 external event, 2 start of one) and clock of what is next."""
     time, order, clock = INF, 3, -1
@@ -946,14 +950,14 @@ def _next(s):
             key = 0 if s.replica[d, PHASE] == JUMPING else 2
             if at < time or key < order:
                 time, order, clock = at, key, d
-    if s.setting[NEXT_EVENT] < s.setting[N_EVENTS]:
-        at = s.event_s[s.setting[NEXT_EVENT]]
+    if s.setting[NEXT_EVENT] >= 0:
+        at = s.group_s[s.setting[NEXT_EVENT], EVENT_S]
         if at < time or (at == time and order == 2):
             time, order, clock = at, 1, -1
     return time, order, clock
 
 
-@njit(cache=True)
+@_compiled
 def run(s, until, stop):
     """Move time on: to the next instant at which groups finish if ``stop``, never past ``until``.
 
@@ -973,12 +977,12 @@ def run(s, until, stop):
         if time > now:
             s.law[NOW_S] = time
         if order == 1:
-            k = s.setting[NEXT_EVENT]
-            s.setting[NEXT_EVENT] = k + 1
-            _release(s, s.event[k, 0], s.event[k, 1], time)
+            g = s.setting[NEXT_EVENT]
+            s.setting[NEXT_EVENT] = s.group[g, EVENT_NEXT]
+            _release(s, s.group[g, EVENT_KIND], g, time)
         elif order == 0:
             _land(s, clock)
-            if alone and until == INF and s.setting[NEXT_EVENT] == s.setting[N_EVENTS]:
+            if alone and until == INF and s.setting[NEXT_EVENT] < 0:
                 _run_alone(s, clock)
         elif s.setting[SHARED]:
             _start_shared(s, time)
@@ -988,7 +992,7 @@ def run(s, until, stop):
             _offer(s, time)
 
 
-@njit(cache=True)
+@_compiled
 def _run_alone(s, clock):
     """Run one clock that nothing outside can touch until it has nothing left to do."""
     while s.replica[clock, PHASE] != IDLE:
@@ -1000,7 +1004,7 @@ def _run_alone(s, clock):
             _land(s, clock)
 
 
-@njit(cache=True)
+@_compiled
 def observe(s, generated):
     """Write every response's generated tokens as of the last boundary not after now."""
     now = s.law[NOW_S]

@@ -104,6 +104,8 @@ class Engine:
         setting[decode.TRACK_STORE] = h.kv_capacity_tokens is not None
         setting[decode.TRACK_GROUPS] = h.max_groups_in_flight is not None
         setting[decode.OFFERED] = -1
+        setting[decode.NEXT_EVENT] = -1
+        setting[[decode.PREFILLING, decode.FRESH]] = replicas, 2 * replicas
         law = self._law
         numbers = (law.a_s, law.c_s, law.prefill_s, law.prefill_slack_s, law.prefill_context_s, 0.0)
         replica = np.zeros((replicas + 1, decode.N_REPLICA_COLUMNS), dtype=np.int64)
@@ -112,23 +114,17 @@ class Engine:
         replica_s[:, decode.NEXT_S] = np.inf
         groups = max(64, room // 8)
         self._room, self._group_room = room, groups
-        width = min(h.slots, room)
+        columns = decode.N_GROUP_COLUMNS + (decode.N_COUNTS * replicas if self._counts else 0)
         return decode.State(
             setting=setting,
-            law=np.array(numbers, dtype=np.float64),
-            batch_s=batch_seconds(law, slots=h.slots),
+            law=np.concatenate([numbers, batch_seconds(law, slots=h.slots)]),
             response=np.zeros((room, decode.N_RESPONSE_COLUMNS), dtype=np.int32),
             response_s=np.zeros((room, 3)),
-            group=np.zeros((groups, 6), dtype=np.int64),
-            group_s=np.zeros((groups, 2)),
+            group=np.zeros((groups, columns), dtype=np.int64),
+            group_s=np.zeros((groups, 3)),
             replica=replica,
             replica_s=replica_s,
-            heap=np.zeros((replicas, 2 * width + 2), dtype=np.int64),
-            lists=np.zeros((2, replicas, width), dtype=np.int32),
-            count=np.zeros((groups, replicas if self._counts else 1, 3), dtype=np.int32),
-            event=np.zeros((groups, 2), dtype=np.int64),
-            event_s=np.zeros(groups),
-            done=np.zeros(groups, dtype=np.int64),
+            work=np.zeros((3 * replicas, 2 * min(h.slots, room) + 2), dtype=np.int64),
         )
 
     @property
@@ -188,7 +184,7 @@ class Engine:
         self._grow(lengths.size, labels.size)
         replicas = self._dispatch(labels, sizes, lengths.size)
         first = int(self._state.setting[decode.N_GROUPS_TOTAL])
-        bad = decode.register(self._state, at_s, labels, prompts, sizes, lengths, replicas)
+        bad = decode.register(self._state, at_s, prompts, sizes, lengths, replicas)
         if bad >= 0:
             prompt = int(prompts[np.searchsorted(np.cumsum(sizes), bad, side="right")])
             raise scenario.ConfigError(
@@ -221,34 +217,23 @@ class Engine:
     def _grow(self, n_responses: int, n_groups: int) -> None:
         """Make room; growth doubles, so its cost is spread over the submissions."""
         state = self._state
-        setting = state.setting
-        rows = int(setting[decode.N_RESPONSES]) + n_responses
-        groups = int(setting[decode.N_GROUPS_TOTAL]) + n_groups
-        if rows <= self._room and max(groups, self._n_events(n_groups)) <= self._group_room:
-            return
-        self._room = max(rows, 2 * self._room if rows > self._room else self._room)
-        events = max(groups, self._n_events(n_groups))
-        if events > self._group_room:
-            self._group_room = max(events, 2 * self._group_room)
-        width = min(self._hardware.slots, self._room)
-        room, group_room = self._room, self._group_room
-        self._state = state._replace(
-            response=_longer(state.response, room),
-            response_s=_longer(state.response_s, room),
-            group=_longer(state.group, group_room),
-            group_s=_longer(state.group_s, group_room),
-            count=_longer(state.count, group_room),
-            event=_longer(state.event, group_room),
-            event_s=_longer(state.event_s, group_room),
-            done=_longer(state.done, group_room),
-            heap=_wider(state.heap, 2 * width + 2),
-            lists=_wider(state.lists, width),
-        )
-
-    def _n_events(self, n_more: int) -> int:
-        setting = self._state.setting
-        n_events = int(setting[decode.N_EVENTS])
-        return n_more + (0 if n_events == int(setting[decode.NEXT_EVENT]) else n_events)
+        rows = int(state.setting[decode.N_RESPONSES]) + n_responses
+        groups = int(state.setting[decode.N_GROUPS_TOTAL]) + n_groups
+        if rows > self._room:
+            self._room = max(rows, 2 * self._room)
+            width = 2 * min(self._hardware.slots, self._room) + 2
+            state = state._replace(
+                response=_longer(state.response, self._room),
+                response_s=_longer(state.response_s, self._room),
+                work=_wider(state.work, width),
+            )
+        if groups > self._group_room:
+            self._group_room = max(groups, 2 * self._group_room)
+            state = state._replace(
+                group=_longer(state.group, self._group_room),
+                group_s=_longer(state.group_s, self._group_room),
+            )
+        self._state = state
 
     def _dispatch(
         self, labels: NDArray[np.int64], sizes: NDArray[np.int64], n_responses: int
@@ -316,7 +301,6 @@ class Engine:
         wanted = self._known(groups)
         if not set(wanted.tolist()) <= set(self.resumable().tolist()):
             raise ValueError("resume: a group has nothing aborted, or its abort is still pending")
-        self._grow(0, wanted.size)
         return int(decode.resume(self._state, at_s, wanted, front))
 
     def resumable(self) -> NDArray[np.int64]:
@@ -327,10 +311,11 @@ class Engine:
         total = int(self._state.setting[decode.N_GROUPS_TOTAL])
         aborted = np.bincount(group[rows[:, decode.STATUS] == decode.ABORTED], minlength=total)
         pending = np.bincount(group[rows[:, decode.ABORT] > 0], minlength=total)
-        scheduled = np.zeros(total, dtype=bool)
-        first, last = self._state.setting[[decode.NEXT_EVENT, decode.N_EVENTS]]
-        events = self._state.event[first:last]
-        scheduled[events[events[:, 0] != decode.SUBMIT, 1]] = True
+        scheduled = aborted < 0
+        g = int(self._state.setting[decode.NEXT_EVENT])
+        while g >= 0:
+            scheduled[g] = True
+            g = int(self._state.group[g, decode.EVENT_NEXT])
         return np.flatnonzero((aborted > 0) & (pending == 0) & ~scheduled)
 
     def _check_now(self, at_s: float, what: str) -> None:
@@ -358,7 +343,7 @@ class Engine:
         self._last_event_s = max(self._last_event_s, self.now_s)
         if n_done == 0:
             return None
-        groups = np.sort(state.done[:n_done])
+        groups = np.sort(state.group[:n_done, decode.DONE])
         state.setting[decode.N_DONE] = 0
         return FinishedGroups(self.now_s, groups)
 
@@ -370,7 +355,7 @@ class Engine:
         """
         state = self._state
         n_done = decode.run(state, np.inf, False)
-        groups = np.sort(state.done[:n_done])
+        groups = np.sort(state.group[:n_done, decode.DONE])
         state.setting[decode.N_DONE] = 0
         order = np.argsort(state.group_s[groups, decode.GROUP_END_S], kind="stable")
         self._last_event_s = max(self._last_event_s, self.now_s)
@@ -398,10 +383,9 @@ class Engine:
             raise ValueError(f"cannot go back from {self.now_s} s to {at_s} s")
         state = self._state
         state.setting[[decode.N_GROUPS_TOTAL, decode.N_RESPONSES, decode.N_DONE]] = 0
-        state.setting[[decode.N_EVENTS, decode.NEXT_EVENT]] = 0
-        state.setting[decode.OFFERED] = -1
+        state.setting[[decode.NEXT_EVENT, decode.OFFERED]] = -1
         state.response[:] = 0
-        state.count[:] = 0
+        state.group[:] = 0
         state.replica[:] = 0
         state.replica[:, [decode.HEAD, decode.TAIL, decode.ABORTS, decode.NEWEST]] = -1
         state.replica_s[:] = 0
