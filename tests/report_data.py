@@ -8,8 +8,14 @@ from dapolab.metrics import BY_NAME
 from dapolab.report.comparison import ComparisonTables
 
 POLICIES = (
-    "exact_refill", "none", "filter_no_refill", "rounds", "replenish", "streaming", "over_provision",
-)  # fmt: skip
+    "exact_refill",
+    "none",
+    "filter_no_refill",
+    "rounds",
+    "replenish",
+    "streaming",
+    "over_provision",
+)
 BARRIER = {"exact_refill": (1, 5), "rounds": (1, 3), "none": (1, 2), "filter_no_refill": (1, 2)}
 SPEED = {"exact_refill": 1.0, "rounds": 0.9, "none": 0.5, "filter_no_refill": 0.95,
          "replenish": 0.7, "streaming": 0.695, "over_provision": 0.62}  # fmt: skip

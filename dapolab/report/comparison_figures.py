@@ -85,12 +85,18 @@ def cost_figure(tables: ComparisonTables) -> FigureSpec | None:
     missing = dict.fromkeys(tables.policies, "trained too little to compare")
     figure = dot_panels(
         tables.policies,
-        [Panel("", [Dots("", shown)], reference=1.0)],
+        [Panel("", [Dots("", shown)], reference=1.0, values=True)],
         ringed=best,
         notes=missing,
         x_label=f"seconds per trained group, {tables.baseline} = 1",
     )
     said = [f"{name} {formats.estimate(ratio)}" for name, ratio in ratios.items()]
+    unfiltered = ""
+    if "none" in tables.policies:
+        unfiltered = (
+            " Without a filter (none) every group counts as trained, those included whose answers "
+            "are all right or all wrong and teach nothing."
+        )
     return FigureSpec(
         name="cost",
         figure=figure,
@@ -101,9 +107,10 @@ def cost_figure(tables: ComparisonTables) -> FigureSpec | None:
         ),
         how_to_read=(
             "Left of the line is cheaper. Intervals hold all together at 99 %; replications are "
-            "paired, so common luck has cancelled out. One that crosses the line is no "
-            "difference. Rings mark the policies that cannot be told from the best; their order is "
-            "not established, and the gain of one picked here should be measured on fresh seeds."
+            "paired, so common luck has cancelled out. One that crosses the line leaves the "
+            "direction open. Rings mark the policies that cannot be told from the best; their "
+            "order is not established, and the gain of one picked here should be measured on "
+            "fresh seeds." + unfiltered
         ),
     )
 
@@ -292,7 +299,7 @@ def gantt_figure(tables: ComparisonTables) -> FigureSpec | None:
         alt=f"Slots over time for one step of {', '.join(chosen)}, coloured by their fate.",
         how_to_read=(
             "A row is a slot of the engine, a bar a response; empty space is a GPU that waits. "
-            "Dashed lines end a wave: what is white before one waits for the longest answer. All "
+            "Dashed lines end a wave: what is empty before one waits for the longest answer. All "
             "panels share the time axis and the same candidates." + limited
         ),
     )

@@ -3,9 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pandas as pd
 from matplotlib.figure import Figure
+
+from dapolab.report.style import raw_svg
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
@@ -35,6 +38,11 @@ class FigureSpec:
         for words in ("title", "alt", "how_to_read"):
             if not getattr(self, words).strip():
                 raise ValueError(f"figure {self.name} has no {words}")
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as SVG, drawn once for page and file; later changes to it are not seen."""
+        return raw_svg(self.figure)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dapolab.report.formats import number
+from dapolab.report.formats import estimate, number
 from dapolab.report.style import (
     CARD,
     INK,
@@ -26,11 +26,13 @@ from dapolab.report.style import (
     ink_on,
     label_policies,
     new_figure,
+    plain,
     policy_colours,
 )
 from dapolab.stats import Estimate
 
 ROW_IN = 0.4
+LEGEND_COLUMNS = 6
 HATCHES = {"tail": "////", "aborted": "////"}
 """Marks that repeat in black and white what their colour says: time or tokens for nothing."""
 
@@ -54,7 +56,7 @@ def stacked_bars(
     policies = list(values)
     parts = [part for part in colours if any(values[name].get(part, 0) > 0 for name in policies)]
     longest = max(sum(values[name].get(part, 0) for part in parts) for name in policies)
-    n_legend_rows = math.ceil(len(parts) / 6)
+    n_legend_rows = math.ceil(len(parts) / LEGEND_COLUMNS)
     with drawing():
         figure = new_figure(height_in=0.62 + ROW_IN * len(policies) + 0.22 * n_legend_rows)
         axes = figure.subplots()
@@ -111,7 +113,10 @@ def _legend(
         Patch(facecolor=colours[part], edgecolor=CARD, hatch=HATCHES.get(part), label=labels[part])
         for part in parts
     ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(6, len(parts)))
+    # matplotlib fills columns first; the eye reads rows first
+    n_columns = min(LEGEND_COLUMNS, len(parts))
+    by_rows = [handle for first in range(n_columns) for handle in handles[first::n_columns]]
+    figure.legend(handles=by_rows, loc="outside upper left", ncols=n_columns)
 
 
 @dataclass(frozen=True)
@@ -125,12 +130,20 @@ class Dots:
 
 @dataclass(frozen=True)
 class Panel:
-    """One axes of a dot plot: title, series, and the value of "no difference" (None: no such)."""
+    """One axes of a dot plot.
+
+    Attributes
+    ----------
+    title : heading, may be empty.
+    series : drawn within a row one below the other.
+    reference : the value of "no difference", None where there is none.
+    values : whether the first series is also written out at the right.
+    """
 
     title: str
     series: Sequence[Dots]
     reference: float | None = None
-    unit: str = ""
+    values: bool = False
 
 
 def dot_panels(
@@ -193,6 +206,8 @@ def _dot_panel(
             if name in ringed:
                 axes.plot([found.mean], [y], "o", color=INK, mfc="none", ms=13, mew=1.1, zorder=4)
     _ratio_axis(axes, drawn, reference=panel.reference)
+    if panel.values:
+        _values_beside(axes, policies, panel.series[0].estimates)
     for row, name in enumerate(policies):
         if name in notes and not any(name in dots.estimates for dots in panel.series):
             axes.text(
@@ -205,8 +220,21 @@ def _dot_panel(
                 fontsize=8.5,
             )
     axes.set_title(panel.title)
-    if panel.unit:
-        axes.set_xlabel(panel.unit)
+
+
+def _values_beside(axes: Axes, policies: Sequence[str], estimates: Mapping[str, Estimate]) -> None:
+    for row, name in enumerate(policies):
+        if name in estimates:
+            axes.annotate(
+                estimate(estimates[name]),
+                (1.0, row),
+                xycoords=axes.get_yaxis_transform(),
+                xytext=(8, 0),
+                textcoords="offset points",
+                va="center",
+                color=INK,
+                fontsize=8.5,
+            )
 
 
 def _ratio_axis(axes: Axes, drawn: Sequence[float], *, reference: float | None) -> None:
@@ -278,13 +306,13 @@ def wave_bars(
                     fontsize=8.5,
                 )
             mean = sum(w * s for w, s in zip(waves, shares, strict=True))
-            axes.set_title(f"{name}    mean {number(mean, decimals=2)}")
+            axes.set_title(plain(f"{name} · mean {number(mean, decimals=2)}"))
             axes.set_ylim(0, 1.25 * max(shares))
             axes.set_yticks([])
             axes.grid(visible=False)
             axes.axhline(0, color=LINE, linewidth=1)
         # a step is one bar: with few waves the bars would be walls
-        rows[-1].set_xlim(0.4, max(most, 6) + 0.6)
-        rows[-1].set_xticks(range(1, max(most, 6) + 1, max(1, math.ceil(most / 16))))
+        rows[-1].set_xlim(0.4, max(most, 4) + 0.6)
+        rows[-1].set_xticks(range(1, max(most, 4) + 1, max(1, math.ceil(most / 16))))
         rows[-1].set_xlabel("waves in a step")
     return figure

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from dapolab.report.style import CARD, MODEL, MUTED, OBSERVED, drawing, new_figure
 
@@ -34,6 +34,7 @@ def curves(
             axes.plot(x, y, style, color=colour, linewidth=2, label=label)
         if x_log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.grid(visible=True, axis="both")

@@ -121,7 +121,7 @@ def _panel(axes: Axes, mine: pd.DataFrame, *, origin_s: float, title: str) -> bo
     axes.grid(visible=False)
     axes.spines["bottom"].set_color(LINE)
     slots = f"{n_lanes} slots" if len(shown) == n_lanes else f"{len(shown)} of {n_lanes} slots"
-    axes.set_title(plain(f"{title}    {slots}"))
+    axes.set_title(plain(f"{title} · {slots}"))
     return len(shown) < n_lanes
 
 

@@ -1,5 +1,6 @@
 """Write a document as Markdown, one self-contained HTML page, and SVG figures."""
 
+import functools
 import re
 import unicodedata
 from pathlib import Path
@@ -38,7 +39,7 @@ def render(document: Document, folder: Path | str, *, stem: str) -> list[Path]:
     page, text = target / f"{stem}.html", target / f"{stem}.md"
     pages = {page: html_page(document), text: markdown_page(document, stem=stem)}
     figures = {
-        target / f"{stem}_figures" / f"{spec.name}.svg": standalone_svg(spec.figure, alt=spec.alt)
+        target / f"{stem}_figures" / f"{spec.name}.svg": standalone_svg(spec.svg, alt=spec.alt)
         for spec in document.figures()
     }
     # figures first: a page never names a file that is not there yet
@@ -59,6 +60,7 @@ def markdown_page(document: Document, *, stem: str) -> str:
     return template.render(document=document, stem=stem)
 
 
+@functools.cache
 def _environment(*, autoescape: bool) -> Environment:
     environment = Environment(
         loader=PackageLoader("dapolab.report"),
@@ -70,7 +72,7 @@ def _environment(*, autoescape: bool) -> Environment:
     )
     environment.filters |= {
         "markdown": lambda text: Markup(_MARKDOWN.render(text)),  # escaped by markdown-it
-        "svg": lambda spec: Markup(inline_svg(spec.figure, alt=spec.alt, prefix=spec.name)),
+        "svg": lambda spec: Markup(inline_svg(spec.svg, alt=spec.alt, prefix=spec.name)),
         "cells": _cells,
         "md_text": _md_text,
         "md_plain": _md_plain,

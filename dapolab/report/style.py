@@ -149,9 +149,13 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _raw_svg(figure: Figure) -> str:
+def raw_svg(figure: Figure) -> str:
+    """Return the figure as SVG in the light theme's colours, same bytes for the same figure."""
     buffer = io.StringIO()
     with drawing():
+        figure.draw_without_rendering()
+        # the layout is settled; solving it again would move points by a rounding error
+        figure.set_layout_engine("none")
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -167,17 +171,17 @@ def _labelled(svg: str, *, alt: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
-def standalone_svg(figure: Figure, *, alt: str) -> str:
-    """Return the figure as an SVG file: light theme on white, same bytes for the same figure."""
-    svg = _labelled(_raw_svg(figure), alt=alt)
+def standalone_svg(svg: str, *, alt: str) -> str:
+    """Return raw SVG as a file of its own: light theme on white."""
+    svg = _labelled(svg, alt=alt)
     end = svg.index(">") + 1
     ground = '\n <rect width="100%" height="100%" fill="#ffffff"/>'
     return '<?xml version="1.0" encoding="utf-8"?>\n' + svg[:end] + ground + svg[end:]
 
 
-def inline_svg(figure: Figure, *, alt: str, prefix: str) -> str:
-    """Return the figure for a page: theme colours as CSS variables, ids under ``prefix``."""
-    svg = _labelled(_raw_svg(figure), alt=alt)
+def inline_svg(svg: str, *, alt: str, prefix: str) -> str:
+    """Return raw SVG for a page: theme colours as CSS variables, ids under ``prefix``."""
+    svg = _labelled(svg, alt=alt)
     for colour, variable in THEME.items():
         svg = svg.replace(colour, variable)
     svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
