@@ -62,6 +62,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric("time/other_seconds", "s", "anything fixed"),
     Metric("time/gpu_seconds", "GPU·s", "step seconds × GPUs held"),
     # what is trained
+    Metric("train/mixed_groups", "groups", "trained groups that carry signal: right and wrong"),
     Metric("train/update_skipped", "share", "1 where no group was left to train"),
     Metric("reward/accuracy", "share", "right answers among finished candidates"),
     Metric("reward/trained_accuracy", "share", "right answers in the trained batch"),

@@ -2,7 +2,8 @@
 
 A point is a scenario with some dotted keys changed, under one seed. Its id comes from the resolved
 configuration and the seed alone, so a rerun computes only what is missing, and an edited base file
-computes everything again. Points share the draws of equal (seed, replication): common random numbers.
+computes everything again. Points share the draws of equal (seed, replication): common random
+numbers.
 """
 
 import hashlib
@@ -150,8 +151,8 @@ def run_sweep(
 ) -> Swept:
     """Run the points that ``folder`` does not hold yet and return the whole table.
 
-    ``engine`` "local" uses processes of this machine, "ray" joblib's Ray backend: the same call on a
-    cluster. A point's row is committed by the worker as soon as it is done.
+    ``engine`` "local" uses processes of this machine, "ray" joblib's Ray backend: the same call on
+    a cluster. A point's row is committed by the worker as soon as it is done.
     """
     started = time.perf_counter()
     have = _finished(folder)

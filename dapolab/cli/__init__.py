@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module.add_arguments(parser)
     options, rest = parser.parse_known_args(chosen.arguments)
     options.overrides = rest
+    options.given = [chosen.command, *chosen.arguments]
     try:
         module.run(options)
     except ConfigError as error:

@@ -1,14 +1,18 @@
 """What commands share in speaking: the JSON envelope, the console, the progress display."""
 
+import argparse
 import json
 import math
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from dapolab import __version__
 
@@ -49,6 +53,18 @@ def progress(title: str, total: int) -> Iterator[Any]:
     ) as bar:
         task = bar.add_task(title, total=total)
         yield lambda: bar.advance(task)
+
+
+def print_lines(out: Console, lines: Iterable[str]) -> None:
+    """Print each text as it is: no markup, wrapped between words."""
+    for line in lines:
+        out.print(Text(line))
+
+
+def command_line(options: argparse.Namespace) -> str:
+    """Return the command as it was given, for provenance; folders of this machine left out."""
+    words = (Path(w).name if w.startswith("/") else w for w in options.given)
+    return shlex.join(["dapolab", *words])
 
 
 def number(value: float, *, digits: int = 4) -> str:

@@ -6,9 +6,13 @@ Any setting can be laid over the file: --workload.sigma 1.1 --collector.kind rou
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dapolab.cli.output import console, emit_json, progress
+from dapolab.cli.output import command_line, console, emit_json, print_lines, progress
 from dapolab.cli.scenarios import add_scenario_arguments, load_scenario
+
+if TYPE_CHECKING:
+    from dapolab.compare import Comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Simulate the scenario's own policy."""
     from dapolab.compare import compare, document, forecast
-    from dapolab.report.console import print_notes, print_policy
+    from dapolab.report.console import metric_table
     from dapolab.store import atomic_write
 
     scenario = load_scenario(options)
@@ -43,28 +47,28 @@ def run(options: argparse.Namespace) -> None:
         trace = json.dumps(perfetto(traced, name=scenario.name), allow_nan=False)
         atomic_write(Path(options.trace), trace)
     if options.output:
-        _write(done, Path(options.output), seed=options.seed)
+        _write(done, Path(options.output), options=options)
     if options.json:
         body = document(done) | {"baseline": None, "forecast": ahead.to_json()}
         emit_json("simulate", seed=options.seed, body=body)
         return
     out = console()
-    print_policy(out, scenario=scenario.name, policy=name, estimates=done.estimates[name])
+    title = f"{scenario.name}: {name}, {scenario.run.replications} replications"
+    shown = {k: e for k, e in done.estimates[name].items() if e.mean or "time/" not in k}
+    out.print(metric_table(shown, title=title))
     out.print(ahead.sentence())
-    print_notes(out, done.notes)
+    print_lines(out, done.notes)
     if options.trace:
-        out.print(f"trace: {options.trace} (open at ui.perfetto.dev)")
+        print_lines(out, [f"trace: {options.trace} (open at ui.perfetto.dev)"])
 
 
-def _write(done: "object", folder: Path, *, seed: int) -> None:
-    from dapolab.compare import Comparison
+def _write(done: "Comparison", folder: Path, *, options: argparse.Namespace) -> None:
     from dapolab.store import manifest, write_run
 
-    assert isinstance(done, Comparison)
     scenario = done.scenario
     facts = manifest(
-        command="simulate",
-        seed=seed,
+        command=command_line(options).split(),
+        seed=options.seed,
         fingerprint=scenario.fingerprint(),
         config=scenario.model_dump(mode="json"),
     )

@@ -56,6 +56,4 @@ def run(options: argparse.Namespace) -> None:
     out.print(table)
     for reason in checked.left_out:
         out.print(f"left out: {reason}")
-    out.print(
-        f"agrees: the theory lies within {STANDARD_ERRORS} standard errors of the simulator."
-    )
+    out.print(f"agrees: the theory lies within {STANDARD_ERRORS} standard errors of the simulator.")

@@ -1,13 +1,12 @@
 """Comparison of collection policies: runs, paired statistics, forecast, theory beside simulator."""
 
 from dapolab.compare.comparison import Comparison, compare, document
-from dapolab.compare.estimates import HEADLINES, LEVEL, RANKED, unit_of
+from dapolab.compare.estimates import HEADLINES, RANKED, unit_of
 from dapolab.compare.forecast import Forecast, forecast, planned_steps
 from dapolab.compare.policies import run_policies, select_collectors
 
 __all__ = [
     "HEADLINES",
-    "LEVEL",
     "RANKED",
     "Comparison",
     "Forecast",

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from dapolab.compare.comparison import Comparison
-from dapolab.compare.estimates import LEVEL
 from dapolab.scenario import (
     AffineLaw,
     ExactRefill,
@@ -26,7 +25,7 @@ from dapolab.scenario import (
     Streaming,
 )
 from dapolab.sim.hardware import resolve
-from dapolab.stats import Estimate, mean_estimate
+from dapolab.stats import LEVEL, Estimate, mean_estimate
 from dapolab.theory.barrier import expected_barrier_time, expected_capped_barrier_time
 from dapolab.theory.capped import capped_refill
 from dapolab.theory.collection import streaming
@@ -161,9 +160,7 @@ def _composition(facts: Marginals) -> list[Quantity]:
     ]
 
 
-def _policy_quantities(
-    scenario: Scenario, facts: Marginals, left_out: list[str]
-) -> list[Quantity]:
+def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]) -> list[Quantity]:
     q, wanted = facts.mixed_probability, scenario.rollout.groups_per_step
     match scenario.collector:
         case NoFilter():
@@ -234,9 +231,7 @@ def _capped(q: float, wanted: int, multiplier: int, facts: Marginals) -> list[Qu
         Quantity(CANDIDATES, "groups", law.expected_candidates, "A4", _mean(CANDIDATES)),
         Quantity(KEPT, "groups", law.expected_kept, "A4", _mean(KEPT)),
         Quantity("P(full)", "share", law.p_full, "A4", _share(_full(wanted))),
-        Quantity(
-            "train/update_skipped", "share", law.p_skip, "A4", _mean("train/update_skipped")
-        ),
+        Quantity("train/update_skipped", "share", law.p_skip, "A4", _mean("train/update_skipped")),
         Quantity(
             "rollout/oversample_ratio",
             "ratio",
@@ -293,9 +288,7 @@ def _capped(q: float, wanted: int, multiplier: int, facts: Marginals) -> list[Qu
 def _rounds(q: float, wanted: int, collector: Rounds) -> list[Quantity]:
     gen = collector.gen_groups or 3 * wanted
     most = collector.max_num_gen_batches
-    law = rounds(
-        q, n_groups=wanted, gen_groups=gen, max_rounds=most if most > 0 else None
-    )
+    law = rounds(q, n_groups=wanted, gen_groups=gen, max_rounds=most if most > 0 else None)
     if law.p_abort > 1e-6 and collector.at_max == "error":
         return []
     return [
@@ -329,14 +322,10 @@ def _streaming(
     wanted = scenario.rollout.groups_per_step
     slots = collector.slots or 2 * wanted
     value = streaming(q, n_groups=wanted, n_slots=slots, mean_duration=1.0)
-    return [
-        Quantity(CANDIDATES, "groups", value.expected_launched, "A10", _mean(CANDIDATES))
-    ]
+    return [Quantity(CANDIDATES, "groups", value.expected_launched, "A10", _mean(CANDIDATES))]
 
 
-def _rollout_seconds(
-    scenario: Scenario, facts: Marginals, left_out: list[str]
-) -> list[Quantity]:
+def _rollout_seconds(scenario: Scenario, facts: Marginals, left_out: list[str]) -> list[Quantity]:
     """Barrier time with affine decode: a·E[Σ wave max] + b·E[tokens] (B3, B5)."""
     reason = _why_no_seconds(scenario)
     if reason:
@@ -367,11 +356,7 @@ def _rollout_seconds(
         step_s=law.a_s,
         per_response_s=b_s,
     )
-    return [
-        Quantity(
-            "time/rollout_seconds", "s", seconds, "B3, B5", _mean("time/rollout_seconds")
-        )
-    ]
+    return [Quantity("time/rollout_seconds", "s", seconds, "B3, B5", _mean("time/rollout_seconds"))]
 
 
 def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> list[Quantity]:

@@ -1,9 +1,9 @@
 """Several collection policies on the same draws, as one comparison.
 
-The unit is the replication, never the step. Headline metrics are ratios of totals per trained group;
-against the baseline they are paired by replication and simultaneous over the policies; the best is a
-set, because policies that the intervals cannot separate are tied. A policy that ends its run with an
-error is reported with that probability, never by its surviving runs alone.
+The unit is the replication, never the step. Headline metrics are ratios of totals per trained
+group; against the baseline they are paired by replication and simultaneous over the policies; the
+best is a set, because policies that the intervals cannot separate are tied. A policy that ends its
+run with an error is reported with that probability, never by its surviving runs alone.
 """
 
 import math
@@ -146,8 +146,8 @@ def _notes(scenario: Scenario, endings: pd.DataFrame) -> tuple[str, ...]:
     native = getattr(scenario.workload, "native_cap_tokens", None)
     if native is not None and scenario.rollout.cap_tokens > native:
         notes.append(
-            f"cap {scenario.rollout.cap_tokens} is beyond the data's cap {native}: lengths above it "
-            "are extrapolated, and loops cannot be told from long answers there"
+            f"cap {scenario.rollout.cap_tokens} is beyond the data's cap {native}: lengths above "
+            "it are extrapolated, and loops cannot be told from long answers there"
         )
     return tuple(notes)
 

@@ -1,4 +1,4 @@
-"""From step rows to estimates: ratios of totals per replication, paired ratios, sets of the best."""
+"""From step rows to estimates: ratios of totals, paired ratios, sets of the best."""
 
 from collections.abc import Sequence
 
@@ -17,25 +17,27 @@ from dapolab.stats import (
     wilson,
 )
 
+# A trained all-right or all-wrong group has no gradient: what a policy costs is counted per trained
+# group that carries signal. For every policy that filters on correctness the two are the same.
 # Ratios of totals over a replication: name -> (numerator, denominator, unit, meaning).
 HEADLINES: dict[str, tuple[str, str, str, str]] = {
     "per_trained_group/seconds": (
         "time/step_seconds",
-        "rollout/effective_groups",
+        "train/mixed_groups",
         "s",
-        "wall-clock seconds for one trained group",
+        "wall-clock seconds for one trained group that carries signal",
     ),
     "per_trained_group/gpu_seconds": (
         "time/gpu_seconds",
-        "rollout/effective_groups",
+        "train/mixed_groups",
         "GPU·s",
-        "GPU seconds for one trained group",
+        "GPU seconds for one trained group that carries signal",
     ),
     "per_trained_group/completion_tokens": (
         "rollout/completion_tokens",
-        "rollout/effective_groups",
+        "train/mixed_groups",
         "tokens",
-        "generated tokens for one trained group",
+        "generated tokens for one trained group that carries signal",
     ),
     "share/train_tokens": (
         "rollout/train_completion_tokens",
@@ -109,6 +111,7 @@ def best_of(totals: Totals, policies: Sequence[str]) -> dict[str, tuple[str, ...
 def estimates_of(
     steps: pd.DataFrame, endings: pd.DataFrame, totals: Totals, name: str
 ) -> dict[str, Estimate]:
+    """Return every metric of a policy: headlines, step means over replications, how runs ended."""
     rows = steps[steps["policy"] == name]
     found: dict[str, Estimate] = {}
     for headline, (over, under, unit, _) in HEADLINES.items():
@@ -129,6 +132,7 @@ def estimates_of(
 def waves_distribution(
     steps: pd.DataFrame, policies: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], tuple[float, ...]]]:
+    """Return, per policy with a barrier, the numbers of waves that occur and their shares."""
     found = {}
     for name in policies:
         waves = steps.loc[steps["policy"] == name, "rollout/waves"].dropna().astype(int)

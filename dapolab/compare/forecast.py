@@ -1,15 +1,14 @@
 """A whole run ahead of time: steps before the data run out, the LR schedule, GPU-hours, price.
 
-Frameworks compute the schedule's length from generation batches (verl) or prompts, while the counter
-moves by training steps; with several waves a step training ends, silently, a fraction through the
-schedule (field case B42).
+Frameworks compute the schedule's length from generation batches (verl) or prompts, while the
+counter moves by training steps; with several waves a step training ends, silently, a fraction
+through the schedule (field case B42).
 """
 
 from dataclasses import dataclass
 
 from dapolab.compare.comparison import Comparison
-from dapolab.compare.estimates import LEVEL
-from dapolab.stats import Estimate, mean_estimate
+from dapolab.stats import LEVEL, Estimate, mean_estimate
 
 
 @dataclass(frozen=True)

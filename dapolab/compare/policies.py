@@ -22,7 +22,7 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
     ConfigError
         A name that is neither a kind nor an alternative.
     """
-    own = {scenario.collector.kind: scenario.collector}
+    own: dict[str, Collector] = {scenario.collector.kind: scenario.collector}
     known: dict[str, Collector] = {kind: _default(kind) for kind in COLLECTOR_KINDS}
     known |= scenario.alternatives | own
     if names is None:

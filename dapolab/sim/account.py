@@ -148,7 +148,7 @@ def step_row(
     return {name: value for name, value in row.items() if not math.isnan(value)}
 
 
-def _mean(values: NDArray[np.generic]) -> float:
+def _mean(values: Float | Int | NDArray[np.bool_]) -> float:
     return float(np.mean(values)) if np.size(values) else math.nan
 
 
@@ -162,6 +162,7 @@ def _collection_metrics(
     lengths = groups.n_tokens_PG[finished_P]
     n_right_P = groups.correct_PG[finished_P].sum(axis=1)
     size = groups.correct_PG.shape[1]
+    trained_right_P = groups.correct_PG[status_P == TRAINED].sum(axis=1)
     total = float(tokens_P.sum())
     train_tokens = float(tokens_P[status_P == TRAINED].sum())
     filled = trained >= wanted and candidates > 1
@@ -187,6 +188,7 @@ def _collection_metrics(
         "rollout/all_right_share": _mean(n_right_P == size),
         "rollout/all_wrong_share": _mean(n_right_P == 0),
         "rollout/mixed_share": _mean((n_right_P > 0) & (n_right_P < size)),
+        "train/mixed_groups": int(((trained_right_P > 0) & (trained_right_P < size)).sum()),
         "train/update_skipped": float(trained == 0),
     }
 

@@ -1,8 +1,9 @@
 """Play one collection policy against the engine for one training step.
 
-The policy decides (``dapolab.collectors``), the engine moves tokens (``replica.py``), SimPy keeps the
-clock in between. A barrier policy hears of a wave when its last group has returned; the others hear
-of every group. A budget in seconds is a decision point: what has finished is judged, the rest aborts.
+The policy decides (``dapolab.collectors``), the engine moves tokens (``replica.py``), SimPy keeps
+the clock in between. A barrier policy hears of a wave when its last group has returned; the others
+hear of every group. A budget in seconds is a decision point: what has finished is judged, the rest
+is aborted.
 """
 
 import math
@@ -36,7 +37,7 @@ IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED = range(5)
 
 
 class PromptCursor:
-    """The walk through the prompt stream; ``drop_last`` skips an epoch's tail as verl's loader does."""
+    """The walk through the prompt stream; ``drop_last`` skips an epoch's tail (verl's loader)."""
 
     def __init__(self, stream: PromptStream, *, count: int, drop_last: bool) -> None:
         self._stream = stream

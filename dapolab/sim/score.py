@@ -25,7 +25,8 @@ class Scores:
         if overlong is None:
             return np.zeros(np.shape(n_tokens))
         start = self._rollout.cap_tokens - overlong.buffer_tokens
-        return -overlong.factor * np.clip((n_tokens - start) / overlong.buffer_tokens, 0.0, 1.0)
+        used_share = np.clip((n_tokens - start) / overlong.buffer_tokens, 0.0, 1.0)
+        return np.asarray(-overlong.factor * used_share)
 
     def shaped(self, groups: Groups) -> Float:
         """Return reward with penalty, shape (P, G)."""

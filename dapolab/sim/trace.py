@@ -7,7 +7,16 @@ import pandas as pd
 
 from dapolab.sim.run import SimRun
 
-_PHASES = ("reward", "old_logprob", "reference", "update", "sync", "validation", "checkpoint", "other")
+_PHASES = (
+    "reward",
+    "old_logprob",
+    "reference",
+    "update",
+    "sync",
+    "validation",
+    "checkpoint",
+    "other",
+)
 
 
 def perfetto(run: SimRun, *, name: str) -> dict[str, Any]:
@@ -66,11 +75,8 @@ def assign_lanes(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
     free_s: list[float] = []
     lanes = np.empty(len(start_s), dtype=np.int64)
     for i, (start, end) in enumerate(zip(start_s, end_s, strict=True)):
-        for lane, until in enumerate(free_s):
-            if until <= start:
-                break
-        else:
-            lane = len(free_s)
+        lane = next((k for k, until in enumerate(free_s) if until <= start), len(free_s))
+        if lane == len(free_s):
             free_s.append(0.0)
         free_s[lane] = end
         lanes[i] = lane
