@@ -213,9 +213,7 @@ def test_streaming_bounds(q: float, B: int, K: int) -> None:
     assert more.completed_duration_ratio <= got.completed_duration_ratio + 1e-12
 
 
-@given(
-    q=st.floats(0.0, 0.99), B=st.integers(1, 8), extra=st.integers(0, 12), above=st.floats(0, 1)
-)
+@given(q=st.floats(0.0, 0.99), B=st.integers(1, 8), extra=st.integers(0, 12), above=st.floats(0, 1))
 def test_more_candidates_and_more_mixed_groups_fill_sooner(
     q: float, B: int, extra: int, above: float
 ) -> None:

@@ -315,6 +315,14 @@ def test_a_cap_raises_amplification_and_hard_caps_reach_the_bound() -> None:
     assert values[-1] == pytest.approx(sampling.expected_waves(0.5, n_groups=4), rel=1e-3)
 
 
+def test_waiting_time_of_one_wave_is_maximum_minus_mean() -> None:
+    got = barrier.expected_barrier_time(exponential(2.0), p_mixed=1.0, n_groups=5)
+    tail = barrier.expected_tail_time(got, mean_response=2.0)
+    assert tail == pytest.approx(2 * (harmonic(5) - 1), rel=1e-9)
+    endless = barrier.expected_barrier_time(exponential(2.0), p_mixed=0.0, n_groups=5)
+    assert barrier.expected_tail_time(endless, mean_response=2.0) == math.inf
+
+
 def test_no_mixed_groups_make_the_barrier_infinite() -> None:
     got = barrier.expected_barrier_time(exponential(1.0), p_mixed=0.0, n_groups=4)
     assert (got.expected_time, got.amplification) == (math.inf, math.inf)

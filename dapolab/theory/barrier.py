@@ -106,6 +106,19 @@ def expected_capped_barrier_time(
     return barrier_time_from_waves(refill.wave_counts, wave_times=times)
 
 
+def expected_tail_time(law: BarrierTime, *, mean_response: float) -> float:
+    """Return E[sum over waves of (wave time - mean response of that wave)], unit of ``law``.
+
+    What a step spends waiting for the longest answers: a slot of a wave is idle for
+    1 - mean/max of it, so the tail is E[T] - E[W] E[L], with or without a candidate cap.
+    Assumes that all responses of a wave start together and a step time free of load (b = 0).
+    """
+    mean = require_positive(mean_response, name="mean_response")
+    if not math.isfinite(law.expected_time):
+        return math.inf
+    return law.expected_time - law.expected_waves * mean
+
+
 def expected_barrier_time_exponential(
     p_mixed: float, *, n_groups: int, mean_duration: float
 ) -> float:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 Survival = Callable[[FloatArray], FloatArray]
-"""x of shape (n,) -> P(X > x), shape (n,) or (n, k) for k laws at once; decreasing in x."""
+"""x >= 0 of shape (n,) -> P(X > x), shape (n,) or (n, k) for k laws at once; decreasing in x."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _MAX_BISECTIONS = 60

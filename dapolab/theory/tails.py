@@ -60,7 +60,11 @@ def expected_max_by_count(
 
 
 def p_max_truncated(p_truncated: float, *, n: int) -> float:
-    """Return P(max of n lengths = cap) = 1 - (1-pi)^n, pi the truncated share (B1)."""
+    """Return P(max of n lengths = cap) = 1 - (1-pi)^n, pi the share of lengths at the cap (B1).
+
+    pi is S(cap) for continuous lengths. In whole tokens a response may stop exactly at the cap:
+    S(cap) is then the truncated share, S(cap - 1) the share at the cap.
+    """
     pi = require_probability(p_truncated, name="p_truncated")
     N = require_count(n, name="n")
     return 1.0 if pi == 1.0 else -math.expm1(N * math.log1p(-pi))
