@@ -152,22 +152,36 @@ def fit_tables() -> dict[str, object]:
     observed[-1] = 1.0
     k = np.arange(9)
     share = np.array([0.2, 0.08, 0.06, 0.05, 0.06, 0.07, 0.09, 0.12, 0.27])
+    checks = pd.DataFrame(
+        {
+            "quantity": ["wave maximum of 128", "truncated share", "mixed share"],
+            "unit": ["tokens", "share", "share"],
+            "observed": [3900.0, 0.081, 0.53],
+            "predicted": [3850.0, 0.060, 0.52],
+            "low": [-40.0, 0.012, -0.02],
+            "high": [140.0, 0.030, 0.04],
+            "tolerance": [195.0, 0.01, 0.025],
+            "verdict": ["holds", "fails", "undecided"],
+        }
+    )
     return {
-        "cdf": pd.DataFrame({"n_tokens": tokens, "observed": observed, "model": observed**1.05}),
-        "histogram_k": pd.DataFrame(
-            {
-                "k": k,
-                "observed_share": share,
-                "model_share": share * 0.97,
-                "low": share * 0.8,
-                "high": share * 1.2,
-            }
-        ),
-        "spread": pd.DataFrame({"value": tokens, "observed": observed, "model": observed**0.9}),
-        "goodness": pd.DataFrame(
-            {"check": ["wave maximum", "mixed share"], "observed": [3900.0, 0.53],
-             "model": [3850.0, 0.52], "verdict": ["fits", "fits"]}
-        ),
+        "figures": {
+            "length_cdf": pd.DataFrame(
+                {"tokens": tokens, "observed": observed, "model": observed**1.05}
+            ),
+            "composition": pd.DataFrame(
+                {"n_correct": k, "observed": share, "model": share * 0.97}
+            ).assign(low=share * 0.8, high=share * 1.2),
+            "within_sd": pd.DataFrame(
+                {
+                    "sd": np.linspace(0, 1.5, 80),
+                    "observed": np.linspace(0, 1, 80) ** 0.3,
+                    "model": np.linspace(0, 1, 80) ** 0.33,
+                }
+            ),
+        },
+        "goodness": checks,
         "parameters": {"sigma_prompt": stats.Estimate(0.7, 0.6, 0.8, 200, "log tokens")},
-        "not_identified": ["the loop share beyond the cap"],
-    }  # fmt: skip
+        "loop_bounds": {"none": {"p_loop": 0.0}, "all": {"p_loop": 0.06}},
+        "not_identified": [("p_loop", "every truncated answer may be a loop or just long")],
+    }

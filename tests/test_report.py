@@ -91,7 +91,9 @@ def test_files_are_named_by_stem_and_the_page_comes_first(tmp_path):
     paths = render(fit_page(), tmp_path, stem="fit")
     names = [str(path.relative_to(tmp_path)) for path in paths]
     assert names[:2] == ["fit.html", "fit.md"]
-    assert names[2:] == [f"fit_figures/{n}.svg" for n in ("lengths", "difficulty", "spread")]
+    assert names[2:] == [
+        f"fit_figures/{n}.svg" for n in ("goodness", "lengths", "difficulty", "spread")
+    ]
     linked = re.findall(r"\]\((.*?\.svg)\)", (tmp_path / "fit.md").read_text())
     assert linked == names[2:]
 
@@ -237,6 +239,22 @@ def test_bias_ratios_are_those_of_the_made_up_tables(document):
     (bias,) = [figure for figure in document.figures() if figure.name == "bias"]
     assert re.search(r"over_provision 0\.8[12]", bias.alt)  # made with 0.82
     assert re.search(r"exact_refill (1\.00|0\.99)", bias.alt)
+
+
+def test_a_fit_report_shows_what_there_is():
+    tables = fit_tables()
+    only = fit_document(
+        title="t", lead="l", figures={"length_cdf": tables["figures"]["length_cdf"]}
+    )
+    assert [section.title for section in only.sections] == ["Response lengths"]
+    assert not fit_document(title="t", lead="l", figures={}).sections
+    kept = tables["figures"]["composition"].drop(columns=["low", "high"])
+    kept.loc[[0, 8], ["observed", "model"]] = 0.0
+    (figure,) = fit_document(title="t", lead="l", figures={"composition": kept}).figures()
+    assert "kept groups" in figure.how_to_read
+    page = html_page(fit_page())
+    for said in ("What these data cannot say", "may be a loop", "undecided", "all are loops"):
+        assert said in page
 
 
 def test_fixed_colours_and_no_two_alike():

@@ -5,10 +5,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from dapolab.report.style import CARD, MODEL, MUTED, OBSERVED, drawing, new_figure
+from dapolab.report.style import (
+    CARD,
+    INK,
+    MODEL,
+    MUTED,
+    OBSERVED,
+    drawing,
+    label_policies,
+    new_figure,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,6 +30,7 @@ def curves(
     x_label: str,
     y_label: str,
     x_log: bool = False,
+    x_decimals: int = 0,
 ) -> Figure:
     """Return lines over one axis.
 
@@ -36,7 +47,7 @@ def curves(
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.{x_decimals}f}"))
         axes.grid(visible=True, axis="both")
         axes.tick_params(axis="y", labelcolor=MUTED)
         axes.set_xlabel(x_label)
@@ -72,4 +83,46 @@ def histogram(
         axes.set_ylabel(y_label)
         axes.set_ylim(bottom=0)
         figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+VERDICT_COLOURS = {"holds": "#009e73", "fails": "#d55e00"}
+"""Other verdicts (undecided) are grey."""
+
+
+def differences(checks: pd.DataFrame, *, verdicts: Sequence[str]) -> Figure:
+    """Return observed - predicted in units of the tolerance, with intervals and the band ±1.
+
+    Parameters
+    ----------
+    checks : quantity, observed, predicted, low, high, tolerance (positive).
+    verdicts : one a row, written at its right.
+    """
+    names = [str(name) for name in checks["quantity"]]
+    tolerance = checks["tolerance"].to_numpy(float)
+    low, high = (checks[end].to_numpy(float) / tolerance for end in ("low", "high"))
+    middle = (checks["observed"] - checks["predicted"]).to_numpy(float) / tolerance
+    reach = 1.12 * max(1.5, float(np.abs([low, high, middle]).max()))
+    with drawing():
+        figure = new_figure(height_in=0.6 + 0.36 * len(names))
+        axes = figure.subplots()
+        axes.axvspan(-1, 1, color=OBSERVED, alpha=0.12, linewidth=0)
+        axes.axvline(0, color=MUTED, linewidth=1.1)
+        for row, verdict in enumerate(verdicts):
+            colour = VERDICT_COLOURS.get(verdict, "#8a94a0")
+            axes.plot([low[row], high[row]], [row, row], color=colour, linewidth=2.4)
+            axes.plot([middle[row]], [row], "o", color=colour, ms=6)
+            axes.annotate(
+                verdict,
+                (1.0, row),
+                xycoords=axes.get_yaxis_transform(),
+                xytext=(8, 0),
+                textcoords="offset points",
+                va="center",
+                color=INK,
+                fontsize=9,
+            )
+        label_policies(axes, names)
+        axes.set_xlim(-reach, reach)
+        axes.set_xlabel("observed minus predicted, tolerance = 1")
     return figure

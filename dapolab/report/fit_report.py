@@ -1,11 +1,12 @@
 """The report of a fitted workload: observed beside model, and what the data cannot say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
+from dapolab.report import formats
 from dapolab.report.document import Block, Document, FigureSpec, Section, Table
-from dapolab.report.fit_figures import curves, histogram
+from dapolab.report.fit_figures import curves, differences, histogram
 from dapolab.report.style import MODEL, OBSERVED
 from dapolab.stats import Estimate
 
@@ -14,12 +15,11 @@ def fit_document(
     *,
     title: str,
     lead: str,
-    cdf: pd.DataFrame,
-    histogram_k: pd.DataFrame | None = None,
-    spread: pd.DataFrame | None = None,
+    figures: Mapping[str, pd.DataFrame],
     parameters: Mapping[str, Estimate] | None = None,
-    not_identified: Sequence[str] = (),
     goodness: pd.DataFrame | None = None,
+    not_identified: Sequence[tuple[str, str]] = (),
+    loop_bounds: Mapping[str, Mapping[str, float]] | None = None,
     notes: Sequence[str] = (),
     provenance: Mapping[str, str] | None = None,
 ) -> Document:
@@ -28,55 +28,64 @@ def fit_document(
     Parameters
     ----------
     lead : the verdict in a few sentences, Markdown.
-    cdf : n_tokens, observed, model (shares of responses no longer than n_tokens).
-    histogram_k : k, observed_share, model_share, low, high: groups by right answers.
-    spread : value, observed, model: cdf of a within-group spread, tokens.
+    figures : tables of observed and model, those that there are:
+        ``length_cdf`` (tokens, observed, model), ``composition`` (n_correct, observed, model, and
+        low, high where known), ``within_sd`` (sd, observed, model).
     parameters : name -> Estimate.
-    not_identified : what the data cannot determine, one line of plain text each.
-    goodness : any table of checks and verdicts.
+    goodness : one row a held-out check: quantity, unit, observed, predicted, low, high (interval of
+        observed - predicted), tolerance, verdict.
+    not_identified : (name, reason) of what the data cannot determine.
+    loop_bounds : "none" and "all" -> parameter -> value: the fit if no truncated answer is a loop,
+        and if all are.
     """
-    sections = [Section("Response lengths", (_cdf_figure(cdf),))]
-    if histogram_k is not None:
-        sections.append(Section("Difficulty", (_histogram_figure(histogram_k),)))
-    if spread is not None:
-        sections.append(Section("Spread within a group", (_spread_figure(spread),)))
-    if goodness is not None:
-        caption = "Checks on prompts that the fit did not see."
-        sections.append(Section("Does it fit", (Table(goodness, caption),)))
-    blocks = _parameter_blocks(parameters or {}, not_identified)
-    if blocks:
-        sections.append(Section("Parameters", blocks))
+    sections = [
+        Section("Does it fit", _goodness_blocks(goodness)),
+        Section("Response lengths", _drawn(figures, "length_cdf", _cdf_figure)),
+        Section("Difficulty", _drawn(figures, "composition", _composition_figure)),
+        Section("Alike within a prompt", _drawn(figures, "within_sd", _spread_figure)),
+        Section("Parameters", _parameter_blocks(parameters or {}, loop_bounds or {})),
+        Section("What these data cannot say", _unknown_blocks(not_identified)),
+    ]
     return Document(
         title=title,
         lead=lead,
-        sections=tuple(sections),
+        sections=tuple(section for section in sections if section.blocks),
         notes=tuple(notes),
         provenance=provenance or {},
     )
 
 
-def _largest_gap(table: pd.DataFrame, x: str) -> str:
-    gap = (table["model"] - table["observed"]).abs().to_numpy(float)
+def _drawn(
+    figures: Mapping[str, pd.DataFrame], name: str, draw: Callable[[pd.DataFrame], FigureSpec]
+) -> tuple[Block, ...]:
+    table = figures.get(name)
+    return () if table is None or len(table) == 0 else (draw(table),)
+
+
+def _largest_gap(table: pd.DataFrame) -> str:
+    x, observed, model = (table[column].to_numpy(float) for column in table.columns[:3])
+    gap = abs(model - observed)
     at = int(gap.argmax())
-    return f"largest gap {gap[at]:.3f} at {table[x].to_numpy(float)[at]:,.0f} tokens"
+    return f"largest gap {gap[at]:.3f} at {formats.number(float(x[at]))}"
 
 
-def _cdf_figure(cdf: pd.DataFrame) -> FigureSpec:
+def _cdf_figure(table: pd.DataFrame) -> FigureSpec:
+    tokens = table["tokens"].to_numpy(float)
     figure = curves(
-        cdf["n_tokens"].to_numpy(float),
+        tokens,
         {
-            "observed": (cdf["observed"].to_numpy(float), OBSERVED, "-"),
-            "model": (cdf["model"].to_numpy(float), MODEL, "--"),
+            "observed": (table["observed"].to_numpy(float), OBSERVED, "-"),
+            "model": (table["model"].to_numpy(float), MODEL, "--"),
         },
         x_label="tokens in a response",
         y_label="share of responses no longer",
-        x_log=bool(cdf["n_tokens"].min() > 0),
+        x_log=bool(tokens.min() > 0 and tokens.max() > 4 * tokens.min()),
     )
     return FigureSpec(
         name="lengths",
         figure=figure,
         title="Response lengths, observed and model",
-        alt=f"Cumulative shares of response length; {_largest_gap(cdf, 'n_tokens')}.",
+        alt=f"Cumulative shares of response length in tokens: {_largest_gap(table)}.",
         how_to_read=(
             "The two curves should lie on each other, above all at the top: the longest answers "
             "decide how long a wave lasts. A jump at the right end is the cap, where truncated "
@@ -85,58 +94,88 @@ def _cdf_figure(cdf: pd.DataFrame) -> FigureSpec:
     )
 
 
-def _histogram_figure(table: pd.DataFrame) -> FigureSpec:
+def _composition_figure(table: pd.DataFrame) -> FigureSpec:
+    observed, model = (table[name].to_numpy(float) for name in ("observed", "model"))
     has_interval = {"low", "high"} <= set(table.columns)
     figure = histogram(
-        table["k"].tolist(),
-        observed=table["observed_share"].to_numpy(float),
-        model=table["model_share"].to_numpy(float),
+        table["n_correct"].tolist(),
+        observed=observed,
+        model=model,
         low=table["low"].to_numpy(float) if has_interval else None,
         high=table["high"].to_numpy(float) if has_interval else None,
         x_label="right answers in a group",
         y_label="share of groups",
     )
-    ends = table.iloc[[0, -1]]
-    degenerate = float(ends["observed_share"].sum()), float(ends["model_share"].sum())
+    seen, fitted = (float(shares[0] + shares[-1]) for shares in (observed, model))
+    kept = seen == 0.0 and fitted == 0.0
+    ends = (
+        "The dump holds kept groups alone, so both end bars are missing; how many there were is "
+        "not in these data. "
+        if kept
+        else "The two end bars are groups that a mixed-group filter drops: their sum sets how many "
+        "candidates a step needs. "
+    )
+    said = "kept groups only" if kept else f"observed {seen:.1%}, model {fitted:.1%}"
     return FigureSpec(
         name="difficulty",
         figure=figure,
         title="Right answers per group, observed and model",
-        alt=(
-            f"Share of groups by right answers. All wrong or all right: "
-            f"observed {degenerate[0]:.1%}, model {degenerate[1]:.1%}."
-        ),
-        how_to_read=(
-            "The two end bars are groups that a mixed-group filter drops: their sum sets how many "
-            "candidates a step needs. The model's dot should lie in the interval of each bar."
-        ),
+        alt=f"Share of groups by right answers. All wrong or all right: {said}.",
+        how_to_read=ends + "The model's marks should follow the tops of the bars.",
     )
 
 
-def _spread_figure(spread: pd.DataFrame) -> FigureSpec:
+def _spread_figure(table: pd.DataFrame) -> FigureSpec:
     figure = curves(
-        spread["value"].to_numpy(float),
+        table["sd"].to_numpy(float),
         {
-            "observed": (spread["observed"].to_numpy(float), OBSERVED, "-"),
-            "model": (spread["model"].to_numpy(float), MODEL, "--"),
+            "observed": (table["observed"].to_numpy(float), OBSERVED, "-"),
+            "model": (table["model"].to_numpy(float), MODEL, "--"),
         },
-        x_label="longest minus shortest response of a group, tokens",
+        x_label="standard deviation of log length within a group",
         y_label="share of groups no wider",
+        x_decimals=1,
     )
     return FigureSpec(
         name="spread",
         figure=figure,
         title="Spread of lengths within a group",
-        alt=f"Cumulative shares of the within-group spread; {_largest_gap(spread, 'value')}.",
+        alt=f"Cumulative shares of the within-group spread of log length: {_largest_gap(table)}.",
         how_to_read=(
-            "A model of independent lengths puts its curve far right of the observed one: answers "
-            "to one prompt are alike. The curves should lie on each other."
+            "Answers to one prompt are alike: the curves rise early. A model of independent "
+            "lengths would lie far to the right of what was observed; this one should lie on it."
         ),
     )
 
 
+def _goodness_blocks(goodness: pd.DataFrame | None) -> tuple[Block, ...]:
+    if goodness is None or len(goodness) == 0:
+        return ()
+    caption = (
+        "Checks on prompts that the fit did not see. Low and high: 99 % interval of observed minus "
+        "predicted; within the tolerance it holds, disjoint from it it fails."
+    )
+    table = Table(goodness, caption)
+    drawable = {"quantity", "observed", "predicted", "low", "high", "tolerance"} <= set(goodness)
+    if not drawable or not (goodness["tolerance"] > 0).all():
+        return (table,)
+    verdicts = goodness["verdict"].tolist() if "verdict" in goodness else [""] * len(goodness)
+    said = [f"{q} {v}" for q, v in zip(goodness["quantity"], verdicts, strict=True)]
+    figure = FigureSpec(
+        name="goodness",
+        figure=differences(goodness, verdicts=verdicts),
+        title="Held-out checks, in units of the difference that would matter",
+        alt=f"Observed minus predicted with intervals: {', '.join(said)}.",
+        how_to_read=(
+            "The shaded band is the tolerance. An interval inside it: the model is good enough for "
+            "this quantity. Outside: it is not. Across an edge: these data cannot decide."
+        ),
+    )
+    return (figure, table)
+
+
 def _parameter_blocks(
-    parameters: Mapping[str, Estimate], not_identified: Sequence[str]
+    parameters: Mapping[str, Estimate], loop_bounds: Mapping[str, Mapping[str, float]]
 ) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if parameters:
@@ -146,7 +185,22 @@ def _parameter_blocks(
         ]
         frame = pd.DataFrame(rows, columns=["parameter", "value", "unit"], dtype=object)
         blocks.append(Table(frame, "Fitted values with 99 % intervals (bootstrap over prompts)."))
-    if not_identified:
-        frame = pd.DataFrame({"not identified": list(not_identified)}, dtype=object)
-        blocks.append(Table(frame, "What these data cannot determine, whatever the method."))
+    if loop_bounds:
+        names = dict.fromkeys(name for bound in loop_bounds.values() for name in bound)
+        rows_of = [
+            {"parameter": n} | {f"{k} are loops": b.get(n) for k, b in loop_bounds.items()}
+            for n in names
+        ]
+        caption = (
+            "Beyond the cap a long answer and one that never stops look the same. The truth lies "
+            "between the two columns."
+        )
+        blocks.append(Table(pd.DataFrame(rows_of), caption))
     return tuple(blocks)
+
+
+def _unknown_blocks(not_identified: Sequence[tuple[str, str]]) -> tuple[Block, ...]:
+    if not not_identified:
+        return ()
+    frame = pd.DataFrame(list(not_identified), columns=["parameter", "why"], dtype=object)
+    return (Table(frame, "Not identified, whatever the method; each is an assumption if used."),)

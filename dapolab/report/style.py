@@ -52,7 +52,7 @@ STATUS_COLOURS = {
     "surplus": "#e69f00",
     "aborted": "#d55e00",
 }
-OBSERVED, MODEL = "#0072b2", "#d55e00"
+OBSERVED, MODEL = "#1f86c9", "#d55e00"
 
 WIDTH_IN = 7.2
 FONT = "DejaVu Sans"
