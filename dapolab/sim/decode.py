@@ -60,7 +60,7 @@ N_GROUP_COLUMNS, N_COUNTS = 8, 3
 # Replica rows (int64); the last row is the shared queue. A clock uses the row of its index.
 N, DECODING, CONTEXT, STORE, LOAD, HEAD, TAIL, ABORTS = range(8)
 NEWEST, HEAP_SIZE, N_PREFILLING, N_FRESH, N_GROUPS, JOIN_N, JOIN_CONTEXT, EVICTED = range(8, 16)
-ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS = range(16, 23)
+ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS, BLOCKED = range(16, 24)
 N_REPLICA_COLUMNS = 24
 # Replica and clock floats.
 BUSY_S, PREFILL_S, CONCURRENCY_S, PREFILL_NOW_S, START_S, NEXT_S, FIRST_ITERATION_S, SLOPE_S = (
@@ -83,12 +83,16 @@ SUBMIT, RESUME_BACK, RESUME_FRONT = range(3)
 LEAST_LOADED, FROM_SHARED = -1, -2
 UNLIMITED = np.int64(2**62)
 HUGE_JUMP = np.int64(2**31)
+# Typed, so that a literal does not make numba compile a second copy of what it is passed to.
+ZERO, ONE, NONE = np.int64(0), np.int64(1), np.int64(-1)
 _MASK = np.int64(2**32 - 1)
 
 
 # Without numba's reference counts: nothing here allocates, and counting every array access costs
 # more than the simulation itself.
+# Hot functions are inlined (a call would pass every field of State), cold ones keep compiling short.
 _compiled = njit(cache=True, _nrt=False, error_model="numpy", forceinline=True)
+_compiled_cold = njit(cache=True, _nrt=False, error_model="numpy")
 
 
 class State(NamedTuple):
@@ -130,7 +134,7 @@ def _heap_pop(s, r):
     size = s.replica[r, HEAP_SIZE] - 1
     s.replica[r, HEAP_SIZE] = size
     key = s.work[r, size]
-    _sift_down(s, r, size, 0, key)
+    _sift_down(s, r, size, ZERO, key)
 
 
 @_compiled
@@ -147,10 +151,10 @@ def _sift_down(s, r, size, hole, key):
     s.work[r, hole] = key
 
 
-@_compiled
+@_compiled_cold
 def _heap_compact(s, r):
     """Drop the stale entries; at most SLOTS are valid, so half the heap comes free."""
-    valid = 0
+    valid = ZERO
     for j in range(s.replica[r, HEAP_SIZE]):
         key = s.work[r, j]
         i = key & _MASK
@@ -247,7 +251,7 @@ def _unlink_resident(s, r, i):
 
 @_compiled
 def _clock_of(s, r):
-    return 0 if s.setting[LOCKSTEP] else r
+    return np.int64(0) if s.setting[LOCKSTEP] else r
 
 
 @_compiled
@@ -275,7 +279,7 @@ def _need(s, r, i):
 
 @_compiled
 def _admit(s, r, i, now):
-    g = s.response[i, GROUP]
+    g = np.int64(s.response[i, GROUP])
     s.response[i, STATUS] = RUNNING
     s.response[i, REPLICA] = r
     s.replica[r, N] += 1
@@ -294,7 +298,7 @@ def _admit(s, r, i, now):
         s.work[s.setting[PREFILLING] + r, s.replica[r, N_PREFILLING]] = i
         s.replica[r, N_PREFILLING] += 1
         return
-    generated = s.response[i, GENERATED]
+    generated = np.int64(s.response[i, GENERATED])
     s.replica[r, DECODING] += 1
     s.replica[r, CONTEXT] += s.group[g, PROMPT] + generated
     _begin_decoding(s, r, i, generated)
@@ -324,7 +328,7 @@ def _store(s, r, i, g):
 
 @_compiled
 def _begin_decoding(s, r, i, generated):
-    finish = s.replica[_clock_of(s, r), TICK] + s.response[i, LENGTH] - generated
+    finish = s.replica[_clock_of(s, r), TICK] + np.int64(s.response[i, LENGTH]) - generated
     s.response[i, FINISH] = finish
     _heap_push(s, r, (finish << 32) | i)
     if s.response_s[i, FIRST_S] < 0:
@@ -384,7 +388,7 @@ def _free(s, r, i):
 def _finish(s, r, i, now):
     _vacate(s, r, i)
     _free(s, r, i)
-    g = s.response[i, GROUP]
+    g = np.int64(s.response[i, GROUP])
     s.response[i, STATUS] = FINISHED
     s.response_s[i, END_S] = now
     s.replica[r, LOAD] -= 1 - (s.response[i, ABORT] > 0)
@@ -443,7 +447,7 @@ def _land(s, clock):
 # ---------------------------------------------------------------------------- start of a jump
 
 
-@_compiled
+@_compiled_cold
 def _apply_aborts(s, r, now):
     i = s.replica[r, ABORTS]
     s.replica[r, ABORTS] = -1
@@ -459,17 +463,17 @@ def _apply_aborts(s, r, now):
             _end_aborted(s, i, now)
         if s.response[i, STATUS] == ABORTED and s.response[i, STORED] and not keep:
             _free(s, r, i)
-        i = s.response[i, ABORT_NEXT]
+        i = np.int64(s.response[i, ABORT_NEXT])
 
 
 @_compiled
 def _end_aborted(s, i, now):
     s.response[i, STATUS] = ABORTED
     s.response_s[i, END_S] = now
-    _leave(s, s.response[i, GROUP])
+    _leave(s, np.int64(s.response[i, GROUP]))
 
 
-@_compiled
+@_compiled_cold
 def _evict_newest(s, r):
     i = s.replica[r, NEWEST]
     s.response[i, PREEMPTIONS] += 1
@@ -488,6 +492,7 @@ def _clear(s, r, now):
     s.replica[r, JOIN_N] = 0
     s.replica[r, JOIN_CONTEXT] = 0
     s.replica[r, EVICTED] = 0
+    s.replica[r, BLOCKED] = 0
     s.replica_s[r, PREFILL_NOW_S] = 0.0
     if s.replica[r, ABORTS] >= 0:
         _apply_aborts(s, r, now)
@@ -497,18 +502,20 @@ def _clear(s, r, now):
             s.replica[r, EVICTED] = 1
 
 
-@_compiled
+@_compiled_cold
 def _make_room(s, r, i):
     """Where nothing runs, kept KV yields to the queue head."""
     while s.replica[r, N] == 0 and not _fits(s, r, i):
         _evict_newest(s, r)
 
 
-@_compiled
-def _admit_queue(s, r, now):
-    """Step 3 for the replica's own queue; whether its head is admitted or absent."""
-    while s.replica[r, HEAD] >= 0:
-        i = s.replica[r, HEAD]
+@_compiled_cold
+def _admit_queue(s, q, r, most, now):
+    """Step 3: admit the head of queue ``q`` to ``r``, ``most`` times; False if it does not fit."""
+    for _ in range(most):
+        i = s.replica[q, HEAD]
+        if i < 0:
+            break
         if s.replica[r, N] == 0:
             _make_room(s, r, i)
         if not _fits(s, r, i):
@@ -518,7 +525,7 @@ def _admit_queue(s, r, now):
     return True
 
 
-@_compiled
+@_compiled_cold
 def _prefill(s, r):
     """Step 4: share the token budget; returns whether the iteration prefills anything."""
     rest = UNLIMITED
@@ -529,7 +536,7 @@ def _prefill(s, r):
     waiting = 0
     for j in range(s.replica[r, N_PREFILLING]):
         i = s.work[s.setting[PREFILLING] + r, j]
-        g = s.response[i, GROUP]
+        g = np.int64(s.response[i, GROUP])
         left = np.int64(s.response[i, LEFT])
         take = min(left, rest)
         rest -= take
@@ -546,7 +553,7 @@ def _prefill(s, r):
             continue
         s.replica[r, JOIN_N] += 1
         s.replica[r, JOIN_CONTEXT] += held + 1
-        _begin_decoding(s, r, i, s.response[i, GENERATED])
+        _begin_decoding(s, r, i, np.int64(s.response[i, GENERATED]))
     s.replica[r, N_PREFILLING] = waiting
     linear = max(0.0, s.law[RATE_S] * total - s.law[SLACK_S])
     s.replica_s[r, PREFILL_NOW_S] = linear + s.law[ATTENTION_S] * attention
@@ -645,7 +652,7 @@ def _boundary_s(s, clock, m):
     return s.replica_s[clock, START_S] + (took + growth)
 
 
-@_compiled
+@_compiled_cold
 def _cut(s, clock, at):
     """End the jump of ``clock`` at its first boundary at or after ``at``."""
     first = s.replica_s[clock, FIRST_ITERATION_S]
@@ -681,43 +688,34 @@ def _wake(s, clock, at):
 
 
 @_compiled
-def _start(s, clock):
-    """Begin the iteration of a clock at its boundary (own queues)."""
-    now = s.replica_s[clock, START_S]
-    first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
-    running, blocked = 0, False
+def _start(s, clock, now):
+    """Begin the iterations due now: of one clock, or of all at a boundary that share a queue."""
+    shared = s.setting[SHARED]
+    first, last = (
+        (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] or shared else (clock, clock + 1)
+    )
+    running, evicted = 0, 0
     for r in range(first, last):
+        if shared:
+            if s.replica[_clock_of(s, r), PHASE] == IDLE:
+                _wake(s, _clock_of(s, r), now)
+            if not _is_ready(s, _clock_of(s, r), now):
+                continue
         _clear(s, r, now)
-        if s.replica[r, EVICTED]:
-            blocked = True
-        else:
-            _admit_queue(s, r, now)
+        if not s.replica[r, EVICTED]:
+            s.replica[r, BLOCKED] = not _admit_queue(s, r, r, UNLIMITED, now)
         running += s.replica[r, N]
-    if running == 0 and blocked:
-        for r in range(first, last):
-            _admit_queue(s, r, now)
-    _plan(s, clock)
-
-
-@_compiled
-def _start_shared(s, now):
-    """Begin the iterations of all clocks at a boundary at ``now`` that share one queue."""
-    n_replicas = s.setting[N_REPLICAS]
-    for r in range(n_replicas):
-        clock = _clock_of(s, r)
-        if s.replica[clock, PHASE] == IDLE:
-            _wake(s, clock, now)
-        if _is_ready(s, clock, now):
-            _clear(s, r, now)
-            if not s.replica[r, EVICTED] and not _admit_queue(s, r, now):
-                s.replica[r, EVICTED] = 1
-    while True:
+        evicted += s.replica[r, EVICTED]
+    if shared:
         _share(s, now)
-        if not _unblock_empty(s, now):
-            break
-    for clock in range(1 if s.setting[LOCKSTEP] else n_replicas):
-        if _is_ready(s, clock, now):
-            _plan(s, clock)
+    elif running == 0 and evicted > 0:
+        for r in range(first, last):
+            _admit_queue(s, r, r, UNLIMITED, now)
+    if s.setting[LOCKSTEP]:
+        last = 1
+    for d in range(first, last):
+        if not shared or _is_ready(s, d, now):
+            _plan(s, d)
 
 
 @_compiled
@@ -725,30 +723,31 @@ def _is_ready(s, clock, now):
     return s.replica[clock, PHASE] == BOUNDARY and s.replica_s[clock, START_S] == now
 
 
-@_compiled
+@_compiled_cold
 def _share(s, now):
     """Hand out the shared queue, one response at a time, until its head fits nowhere."""
     shared = s.setting[N_REPLICAS]
     while s.replica[shared, HEAD] >= 0:
         i = s.replica[shared, HEAD]
-        best = -1
+        best = NONE
         for r in range(shared):
-            if _is_ready(s, _clock_of(s, r), now) and not s.replica[r, EVICTED]:
-                if best >= 0 and s.replica[r, N] >= s.replica[best, N]:
-                    continue
-                if s.replica[r, N] == 0:
-                    _make_room(s, r, i)
-                if _fits(s, r, i):
-                    best = r
-        if best < 0:
+            if not _is_ready(s, _clock_of(s, r), now):
+                continue
+            if s.replica[r, EVICTED] or s.replica[r, BLOCKED]:
+                continue
+            if best >= 0 and s.replica[r, N] >= s.replica[best, N]:
+                continue
+            if s.replica[r, N] == 0 or _fits(s, r, i):
+                best = r
+        if best < 0 and not _restart_empty(s, now):
             break
-        _unqueue(s, i)
-        _admit(s, best, i, now)
+        if best >= 0:
+            _admit_queue(s, shared, best, ONE, now)
 
 
-@_compiled
-def _unblock_empty(s, now):
-    """Start over where evictions left nothing to run; returns whether that happened."""
+@_compiled_cold
+def _restart_empty(s, now):
+    """Start over where evictions left a clock nothing to run; returns whether that happened."""
     again = False
     for clock in range(1 if s.setting[LOCKSTEP] else s.setting[N_REPLICAS]):
         if not _is_ready(s, clock, now):
@@ -762,11 +761,11 @@ def _unblock_empty(s, now):
             again = True
             for r in range(first, last):
                 s.replica[r, EVICTED] = 0
-                _admit_queue(s, r, now)
+                s.replica[r, BLOCKED] = not _admit_queue(s, r, r, UNLIMITED, now)
     return again
 
 
-@_compiled
+@_compiled_cold
 def _offer(s, at):
     """Bring the clocks with room for a new shared head to a boundary at or after ``at``."""
     n_replicas = s.setting[N_REPLICAS]
@@ -783,7 +782,7 @@ def _offer(s, at):
 # ------------------------------------------------------------------------------ external events
 
 
-@_compiled
+@_compiled_cold
 def register(s, at, prompts, sizes, lengths, replicas):
     """Write new groups and their submission events; returns −1, or the response that cannot fit."""
     k = 0
@@ -834,7 +833,7 @@ def _schedule(s, at, kind, g):
 
 @_compiled
 def _lightest(s):
-    best = 0
+    best = ZERO
     for r in range(1, s.setting[N_REPLICAS]):
         if s.replica[r, LOAD] < s.replica[best, LOAD]:
             best = r
@@ -846,7 +845,7 @@ def _enqueue(s, i, front, at):
     """Put response ``i`` on the queue of its replica, or on the shared one."""
     shared = s.setting[N_REPLICAS]
     s.response[i, STATUS] = QUEUED
-    r = s.response[i, REPLICA]
+    r = np.int64(s.response[i, REPLICA])
     if r >= 0:
         s.replica[r, LOAD] += 1
     q = r
@@ -860,13 +859,13 @@ def _enqueue(s, i, front, at):
         _wake(s, _clock_of(s, q), at)
 
 
-@_compiled
+@_compiled_cold
 def _release(s, kind, g, at):
     """Let a submission or a resume take place: dispatch the members of group ``g``."""
     first = s.group[g, FIRST]
     size = s.group[g, SIZE]
     wanted = NEW if kind == SUBMIT else ABORTED
-    replica = -1
+    replica = NONE
     for j in range(size):
         i = first + size - 1 - j if kind == RESUME_FRONT else first + j
         if s.response[i, STATUS] != wanted:
@@ -879,7 +878,7 @@ def _release(s, kind, g, at):
         _enqueue(s, i, kind == RESUME_FRONT, at)
 
 
-@_compiled
+@_compiled_cold
 def resume(s, at, groups, front):
     """Schedule the aborted members of ``groups``; returns how many there are."""
     n_resumed = 0
@@ -899,7 +898,7 @@ def resume(s, at, groups, front):
     return n_resumed
 
 
-@_compiled
+@_compiled_cold
 def abort(s, at, groups, keep):
     """Abort the members of ``groups`` that are queued or running (and drop kept KV)."""
     for j in range(groups.size):
@@ -913,7 +912,7 @@ def abort(s, at, groups, keep):
 @_compiled
 def _abort_one(s, i, at, keep):
     status = s.response[i, STATUS]
-    r = s.response[i, REPLICA]
+    r = np.int64(s.response[i, REPLICA])
     if s.response[i, ABORT] > 0:
         if not keep:
             s.response[i, ABORT] = DROP
@@ -932,7 +931,7 @@ def _abort_one(s, i, at, keep):
     elif status == QUEUED:
         _unqueue(s, i)
         _end_aborted(s, i, at)
-        q = s.response[i, QUEUE]
+        q = np.int64(s.response[i, QUEUE])
         if q < s.setting[N_REPLICAS] and s.replica[q, HEAD] >= 0:
             _wake(s, _clock_of(s, q), at)
 
@@ -943,7 +942,7 @@ def _abort_one(s, i, at, keep):
 @_compiled
 def _next(s):
     """Time, order (0 end of a jump, 1 external event, 2 start of one) and clock of what is next."""
-    time, order, clock = INF, 3, -1
+    time, order, clock = INF, 3, NONE
     for d in range(1 if s.setting[LOCKSTEP] else s.setting[N_REPLICAS]):
         at = s.replica_s[d, NEXT_S]
         if at <= time and at < INF:
@@ -953,58 +952,50 @@ def _next(s):
     if s.setting[NEXT_EVENT] >= 0:
         at = s.group_s[s.setting[NEXT_EVENT], EVENT_S]
         if at < time or (at == time and order == 2):
-            time, order, clock = at, 1, -1
+            time, order, clock = at, 1, NONE
     return time, order, clock
 
 
-@_compiled
+@_compiled_cold
 def run(s, until, stop):
     """Move time on: to the next instant at which groups finish if ``stop``, never past ``until``.
 
     What happens at ``until`` itself is seen (finishes) but no iteration begins there, so that the
     caller can still add events at that instant. Returns the number of groups in ``done``.
     """
-    alone = not stop and not s.setting[SHARED]
+    alone = not stop and until == INF and not s.setting[SHARED]
+    held = NONE
     while True:
-        time, order, clock = _next(s)
-        now = s.law[NOW_S]
-        if stop and s.setting[N_DONE] > 0 and (order != 0 or time > now):
-            return s.setting[N_DONE]
-        if time == INF or time > until or (order > 0 and time >= until):
-            if until < INF:
-                s.law[NOW_S] = until
-            return s.setting[N_DONE]
-        if time > now:
+        if held >= 0 and s.replica[held, PHASE] != IDLE:
+            # Nothing outside can touch this clock: run it to its end.
+            time, clock = s.replica_s[held, NEXT_S], held
+            order = 0 if s.replica[held, PHASE] == JUMPING else 2
+        else:
+            time, order, clock = _next(s)
+            now = s.law[NOW_S]
+            if stop and s.setting[N_DONE] > 0 and (order != 0 or time > now):
+                return s.setting[N_DONE]
+            if time == INF or time > until or (order > 0 and time >= until):
+                if until < INF:
+                    s.law[NOW_S] = until
+                return s.setting[N_DONE]
+            if alone and s.setting[NEXT_EVENT] < 0:
+                held = clock
+        if time > s.law[NOW_S]:
             s.law[NOW_S] = time
-        if order == 1:
+        if order == 0:
+            _land(s, clock)
+        elif order == 1:
             g = s.setting[NEXT_EVENT]
             s.setting[NEXT_EVENT] = s.group[g, EVENT_NEXT]
             _release(s, s.group[g, EVENT_KIND], g, time)
-        elif order == 0:
-            _land(s, clock)
-            if alone and until == INF and s.setting[NEXT_EVENT] < 0:
-                _run_alone(s, clock)
-        elif s.setting[SHARED]:
-            _start_shared(s, time)
         else:
-            _start(s, clock)
+            _start(s, clock, time)
         if s.setting[SHARED] and s.replica[s.setting[N_REPLICAS], HEAD] != s.setting[OFFERED]:
             _offer(s, time)
 
 
-@_compiled
-def _run_alone(s, clock):
-    """Run one clock that nothing outside can touch until it has nothing left to do."""
-    while s.replica[clock, PHASE] != IDLE:
-        if s.replica[clock, PHASE] == BOUNDARY:
-            if s.replica_s[clock, START_S] > s.law[NOW_S]:
-                s.law[NOW_S] = s.replica_s[clock, START_S]
-            _start(s, clock)
-        else:
-            _land(s, clock)
-
-
-@_compiled
+@_compiled_cold
 def observe(s, generated):
     """Write every response's generated tokens as of the last boundary not after now."""
     now = s.law[NOW_S]
@@ -1013,7 +1004,7 @@ def observe(s, generated):
         finish = s.response[i, FINISH]
         if s.response[i, STATUS] != RUNNING or finish < 0:
             continue
-        clock = _clock_of(s, s.response[i, REPLICA])
+        clock = _clock_of(s, np.int64(s.response[i, REPLICA]))
         passed = s.replica[clock, TICK]
         if s.replica[clock, PHASE] == JUMPING:
             low, high = np.int64(0), s.replica[clock, JUMP]
