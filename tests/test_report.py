@@ -289,6 +289,23 @@ def test_a_chart_of_many_slots_is_cut_and_says_so():
     assert "regular selection" in figure.how_to_read
 
 
+def test_responses_aborted_in_the_queue_hold_no_slot():
+    table, waves = responses(("streaming", "replenish"))
+    table.loc[table["policy"] == "replenish", ["admit_s", "end_s"]] = np.nan
+    table.loc[table.index[:3], "admit_s"] = np.nan
+    policies = ("streaming", "replenish")
+    document = comparison_page(policies=policies, responses=table, waves=waves)
+    (figure,) = [f for f in document.figures() if f.name == "gantt"]
+    assert "one step of streaming," in figure.alt
+
+
+def test_a_long_policy_name_leaves_room_for_the_data():
+    name = "rounds-" + "x" * 200
+    svg = comparison_page(policies=("rounds", name), responses=None).figures()[1].svg
+    assert name not in svg
+    assert "rounds-xxxxx" in svg
+
+
 def test_a_large_chart_stays_small():
     table, waves = responses(("streaming", "rounds"), n_slots=2000)
     page = html_page(

@@ -11,7 +11,7 @@ import pandas as pd
 from dapolab.report import formats
 from dapolab.report.document import FigureSpec
 from dapolab.report.figures import Dots, Panel, dot_panels, stacked_bars, wave_bars
-from dapolab.report.gantt import gantt
+from dapolab.report.gantt import admitted, gantt
 from dapolab.report.style import PART_COLOURS, STATUS_COLOURS
 from dapolab.stats import Estimate, paired_ratio
 
@@ -287,7 +287,7 @@ def gantt_figure(tables: ComparisonTables) -> FigureSpec | None:
     if responses is None or len(responses) == 0:
         return None
     responses, waves = _one_step(responses, tables.waves)
-    chosen = _for_gantt(tables, set(responses["policy"]))
+    chosen = _for_gantt(tables, set(admitted(responses)["policy"]))
     if not chosen:
         return None
     figure, cut = gantt(responses, waves, policies=chosen)

@@ -24,9 +24,9 @@ from dapolab.report.style import (
     MUTED,
     drawing,
     ink_on,
+    label,
     label_policies,
     new_figure,
-    plain,
     policy_colours,
 )
 from dapolab.stats import Estimate
@@ -295,9 +295,11 @@ def wave_bars(
         for axes, (name, (waves, shares)) in zip(rows, distribution.items(), strict=True):
             axes.bar(waves, shares, width=0.72, color=palette[name])
             for wave, share in zip(waves, shares, strict=True):
-                label = f"{share:.0%}" if share >= 0.005 else "<1%"
+                if len(waves) > 16 and share < 0.05:
+                    continue  # the labels would cover each other
+                text = f"{share:.0%}" if share >= 0.005 else "<1%"
                 axes.annotate(
-                    label,
+                    text,
                     (wave, share),
                     xytext=(0, 2),
                     textcoords="offset points",
@@ -306,7 +308,7 @@ def wave_bars(
                     fontsize=8.5,
                 )
             mean = sum(w * s for w, s in zip(waves, shares, strict=True))
-            axes.set_title(plain(f"{name} · mean {number(mean, decimals=2)}"))
+            axes.set_title(f"{label(name)} · mean {number(mean, decimals=2)}")
             axes.set_ylim(0, 1.25 * max(shares))
             axes.set_yticks([])
             axes.grid(visible=False)

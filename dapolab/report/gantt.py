@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
-from dapolab.report.style import INK, LINE, MUTED, STATUS_COLOURS, drawing, new_figure, plain
+from dapolab.report.style import INK, LINE, MUTED, STATUS_COLOURS, drawing, label, new_figure
 
 MAX_LANES = 96
 """Lanes drawn of a replica: more are thinner than a pixel."""
@@ -44,6 +44,11 @@ def lanes(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
     return lane
 
 
+def admitted(responses: pd.DataFrame) -> pd.DataFrame:
+    """Return the responses that held a slot; one aborted in the queue never did."""
+    return responses[responses["admit_s"].notna() & responses["end_s"].notna()]
+
+
 def gantt(
     responses: pd.DataFrame, waves: pd.DataFrame | None, *, policies: Sequence[str]
 ) -> tuple[Figure, bool]:
@@ -65,7 +70,7 @@ def gantt(
         rows = figure.subplots(len(policies), 1, sharex=True, squeeze=False)[:, 0]
         last_s = 0.0
         for axes, name in zip(rows, policies, strict=True):
-            mine = responses[(responses["policy"] == name) & responses["admit_s"].notna()]
+            mine = admitted(responses[responses["policy"] == name])
             mine = mine[mine["replica"] == mine["replica"].min()]
             origin_s = _origin_s(mine, waves, name)
             cut |= _panel(axes, mine, origin_s=origin_s, title=name)
@@ -121,7 +126,7 @@ def _panel(axes: Axes, mine: pd.DataFrame, *, origin_s: float, title: str) -> bo
     axes.grid(visible=False)
     axes.spines["bottom"].set_color(LINE)
     slots = f"{n_lanes} slots" if len(shown) == n_lanes else f"{len(shown)} of {n_lanes} slots"
-    axes.set_title(plain(f"{title} · {slots}"))
+    axes.set_title(f"{label(title)} · {slots}")
     return len(shown) < n_lanes
 
 

@@ -140,8 +140,13 @@ def ink_on(colour: str) -> str:
 
 def label_policies(axes: Axes, policies: Sequence[str]) -> None:
     """Put one policy a row, the first on top."""
-    axes.set_yticks(range(len(policies)), labels=[plain(name) for name in policies])
+    axes.set_yticks(range(len(policies)), labels=[label(name) for name in policies])
     axes.set_ylim(len(policies) - 0.4, -0.6)
+
+
+def label(name: str, *, longest: int = 28) -> str:
+    """Return a name for a figure, cut where it would leave no room for the data."""
+    return plain(name if len(name) <= longest else name[: longest - 1] + "…")
 
 
 def plain(text: str) -> str:

@@ -10,6 +10,10 @@ needs no formula for the covariance of numerator and denominator, and pairs two 
 out the same replication of both. The t interval on the logs of per-replication ratios was set
 aside: it estimates the geometric mean of those ratios, which is another quantity, and it does not
 exist when one replication trains nothing. Coverage is measured in tests/validation.
+
+Limit: Student's t wants totals that are not too skewed. With lognormal totals the stated 99 % are
+98.8 % at a coefficient of variation of 0.2 and 97.7 % at 0.5 (20 replications, 2,000 studies), so a
+replication should be many steps long: its total is then a sum, and nearly symmetric.
 """
 
 import math
