@@ -30,7 +30,7 @@ numba's on-disk cache is invalidated by the file's own timestamp, so code inline
 could go stale unseen.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -89,10 +89,11 @@ _MASK = np.int64(2**32 - 1)
 
 
 # Without numba's reference counts: nothing here allocates, and counting every array access costs
-# more than the simulation itself.
-# Hot functions are inlined (a call would pass every field of State), cold ones keep compiling short.
-_compiled = njit(cache=True, _nrt=False, error_model="numpy", forceinline=True)
-_compiled_cold = njit(cache=True, _nrt=False, error_model="numpy")
+# more than the simulation itself. Hot functions are inlined (a call would pass every field of
+# State), cold ones are not, which keeps compiling short.
+_OPTIONS: dict[str, Any] = {"cache": True, "_nrt": False, "error_model": "numpy"}
+_compiled = njit(**_OPTIONS, forceinline=True)
+_compiled_cold = njit(**_OPTIONS)
 
 
 class State(NamedTuple):

@@ -325,7 +325,7 @@ class Engine:
     def _known(self, groups: Sequence[int]) -> NDArray[np.int64]:
         wanted = np.asarray(groups, dtype=np.int64).reshape(-1)
         total = int(self._state.setting[decode.N_GROUPS_TOTAL])
-        if wanted.size and not (0 <= wanted.min() and wanted.max() < total):
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
             raise ValueError(f"groups outside 0 … {total - 1}")
         return wanted
 
