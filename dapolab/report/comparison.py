@@ -12,12 +12,12 @@ from dapolab.report.comparison_figures import (
     bias_figure,
     cost_figure,
     engine_figure,
-    gantt_figure,
     time_figure,
     tokens_figure,
     waves_figure,
 )
 from dapolab.report.document import Document, FigureSpec, Section, Table
+from dapolab.report.gantt import gantt_figure
 from dapolab.stats import Estimate
 
 HEADLINE_COLUMNS: dict[str, str] = {

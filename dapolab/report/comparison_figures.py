@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from dapolab.report import formats
+from dapolab.report.bars import stacked_bars, wave_bars
 from dapolab.report.document import FigureSpec
-from dapolab.report.figures import Dots, Panel, dot_panels, stacked_bars, wave_bars
-from dapolab.report.gantt import admitted, gantt
+from dapolab.report.dots import Dots, Panel, dot_panels
 from dapolab.report.style import PART_COLOURS, STATUS_COLOURS
 from dapolab.stats import Estimate, paired_ratio
 
@@ -23,7 +22,6 @@ PART_LABELS = {part: part.replace("_", " ") for part in PART_COLOURS} | {
     "tail": "waiting for the tail",
     "old_logprob": "old log-prob",
 }
-GANTT_POLICIES = 3
 STATUS_LABELS = {
     "trained": "trained",
     "degenerate": "all right or all wrong",
@@ -279,47 +277,3 @@ def engine_figure(tables: ComparisonTables) -> FigureSpec | None:
 def _thousands(e: Estimate) -> Estimate:
     low, high = (None if end is None else end / 1000 for end in (e.low, e.high))
     return Estimate(e.mean / 1000, low, high, e.n, e.unit)
-
-
-def gantt_figure(tables: ComparisonTables) -> FigureSpec | None:
-    """Return one step of up to three policies: the baseline, the best, and a contrast."""
-    responses = tables.responses
-    if responses is None or len(responses) == 0:
-        return None
-    responses, waves = _one_step(responses, tables.waves)
-    chosen = _for_gantt(tables, set(admitted(responses)["policy"]))
-    if not chosen:
-        return None
-    figure, cut = gantt(responses, waves, policies=chosen)
-    limited = " Slots are a regular selection of one replica." if cut else ""
-    return FigureSpec(
-        name="gantt",
-        figure=figure,
-        title="One training step: who holds which slot",
-        alt=f"Slots over time for one step of {', '.join(chosen)}, coloured by their fate.",
-        how_to_read=(
-            "A row is a slot of the engine, a bar a response; empty space is a GPU that waits. "
-            "Dashed lines end a wave: what is empty before one waits for the longest answer. All "
-            "panels share the time axis and the same candidates." + limited
-        ),
-    )
-
-
-def _one_step(
-    responses: pd.DataFrame, waves: pd.DataFrame | None
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    for key in ("replication", "step"):
-        if key in responses:
-            first = responses[key].min()
-            responses = responses[responses[key] == first]
-            if waves is not None and key in waves:
-                waves = waves[waves[key] == first]
-    return responses, waves
-
-
-def _for_gantt(tables: ComparisonTables, present: set[str]) -> list[str]:
-    best = list(tables.best.get(RANKED, ()))
-    without_barrier = [n for n in tables.policies if n not in tables.waves_distribution]
-    wanted = [tables.baseline, *best[:1], *without_barrier, *tables.policies]
-    filling: Mapping[str, None] = dict.fromkeys(name for name in wanted if name in present)
-    return list(filling)[:GANTT_POLICIES]

@@ -1,7 +1,10 @@
 """One step as a chart of slots over time: who ran when, what became of it, where it waited."""
 
+from __future__ import annotations
+
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,8 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 
+from dapolab.report.comparison_figures import RANKED
+from dapolab.report.document import FigureSpec
 from dapolab.report.style import INK, LINE, MUTED, STATUS_COLOURS, drawing, label, new_figure
 
+if TYPE_CHECKING:
+    from dapolab.report.comparison import ComparisonTables
+
+GANTT_POLICIES = 3
 MAX_LANES = 96
 """Lanes drawn of a replica: more are thinner than a pixel."""
 
@@ -145,3 +154,47 @@ def _rectangles(start_s: np.ndarray, end_s: np.ndarray, row: np.ndarray) -> Outl
     )
     codes = np.tile([Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY], len(row))
     return Outline(corners.reshape(-1, 2), codes)
+
+
+def gantt_figure(tables: ComparisonTables) -> FigureSpec | None:
+    """Return one step of up to three policies: the baseline, the best, and a contrast."""
+    responses = tables.responses
+    if responses is None or len(responses) == 0:
+        return None
+    responses, waves = _one_step(responses, tables.waves)
+    chosen = _for_gantt(tables, set(admitted(responses)["policy"]))
+    if not chosen:
+        return None
+    figure, cut = gantt(responses, waves, policies=chosen)
+    limited = " Slots are a regular selection of one replica." if cut else ""
+    return FigureSpec(
+        name="gantt",
+        figure=figure,
+        title="One training step: who holds which slot",
+        alt=f"Slots over time for one step of {', '.join(chosen)}, coloured by their fate.",
+        how_to_read=(
+            "A row is a slot of the engine, a bar a response; empty space is a GPU that waits. "
+            "Dashed lines end a wave: what is empty before one waits for the longest answer. All "
+            "panels share the time axis and the same candidates." + limited
+        ),
+    )
+
+
+def _one_step(
+    responses: pd.DataFrame, waves: pd.DataFrame | None
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    for key in ("replication", "step"):
+        if key in responses:
+            first = responses[key].min()
+            responses = responses[responses[key] == first]
+            if waves is not None and key in waves:
+                waves = waves[waves[key] == first]
+    return responses, waves
+
+
+def _for_gantt(tables: ComparisonTables, present: set[str]) -> list[str]:
+    best = list(tables.best.get(RANKED, ()))
+    without_barrier = [n for n in tables.policies if n not in tables.waves_distribution]
+    wanted = [tables.baseline, *best[:1], *without_barrier, *tables.policies]
+    filling: Mapping[str, None] = dict.fromkeys(name for name in wanted if name in present)
+    return list(filling)[:GANTT_POLICIES]

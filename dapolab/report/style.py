@@ -55,6 +55,8 @@ STATUS_COLOURS = {
 OBSERVED, MODEL = "#1f86c9", "#d55e00"
 
 WIDTH_IN = 7.2
+ROW_IN = 0.4
+"""Height of one policy's row."""
 FONT = "DejaVu Sans"
 _FONT_STACK = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 _RC: dict[Any, Any] = {
