@@ -126,7 +126,7 @@ def lead(tables: ComparisonTables) -> str:
         for name in best
         if RANKED in tables.ratios.get(name, {})
     ]
-    second = f" Against {_name(tables.baseline)}: {', '.join(told)} times." if told else ""
+    second = f" As multiples of {_name(tables.baseline)}: {', '.join(told)}." if told else ""
     unranked = [name for name in tables.policies if name not in ranked]
     third = f" Without a cost per trained group: {_list(unranked)}." if unranked else ""
     return first + second + third
@@ -143,15 +143,16 @@ def _list(names: Sequence[str]) -> str:
 
 def _headline_table(tables: ComparisonTables) -> Table:
     best = set(tables.best.get(RANKED, ()))
+    relative = f"relative cost, {tables.baseline} = 1"
     rows = []
     for name in tables.policies:
         mine = tables.estimates.get(name, {})
         row: dict[str, object] = {"policy": name}
         row["may be best"] = "yes" if name in best else "no"
         if name == tables.baseline:
-            row[f"times {tables.baseline}"] = Estimate.exact(1.0, unit="ratio")
+            row[relative] = Estimate.exact(1.0, unit="ratio")
         else:
-            row[f"times {tables.baseline}"] = tables.ratios.get(name, {}).get(RANKED)
+            row[relative] = tables.ratios.get(name, {}).get(RANKED)
         row |= {column: mine.get(metric) for metric, column in HEADLINE_COLUMNS.items()}
         rows.append(row)
     frame = pd.DataFrame(rows, dtype=object)
