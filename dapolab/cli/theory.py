@@ -21,6 +21,7 @@ def run(options: argparse.Namespace) -> None:
     from pathlib import Path
 
     from rich.table import Table
+    from rich.text import Text
 
     from dapolab.cli.output import envelope, number
     from dapolab.compare import compare
@@ -46,12 +47,15 @@ def run(options: argparse.Namespace) -> None:
         emit_json("theory", seed=options.seed, body=body)
         return
     out = console()
-    table = Table("quantity", "theory", "simulator (99 %)", "", "source", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for head in ("quantity", "theory", "simulator (99 %)", "", "source"):
+        table.add_column(head, overflow="fold")
     for row in checked.rows:
         sim = row.simulator
         interval = f"{number(sim.mean)} ({number(sim.low or 0)}, {number(sim.high or 0)})"
-        mark = "agrees" if row.agrees else "[bold]DIFFERS[/bold]"
-        table.add_row(row.name, number(row.theory), interval, mark, row.source)
+        mark = "agrees" if row.agrees else "DIFFERS"
+        cells = (row.name, number(row.theory), interval, mark, row.source)
+        table.add_row(*map(Text, cells))
     out.print(f"{scenario.name}: {name}, {scenario.run.replications} replications")
     out.print(table)
     for reason in checked.left_out:

@@ -56,6 +56,11 @@ class Quantity:
     source: str
     measure: Measure
 
+    @property
+    def is_event(self) -> bool:
+        """Whether the quantity is a probability, counted once a step or more."""
+        return self.unit == "share" and 0.0 <= self.value <= 1.0
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -91,6 +96,10 @@ def check_against_theory(comparison: Comparison) -> AgainstTheory:
             left_out.append(f"{quantity.name}: the simulated run has no value for it")
             continue
         se = float(values.std(ddof=1)) / math.sqrt(len(values))
+        if quantity.is_event:
+            # an event too rare for the run has no spread in it: use the binomial one
+            n_steps = sum(len(one) for one in replications)
+            se = max(se, math.sqrt(max(quantity.value * (1 - quantity.value), 0.0) / n_steps))
         allowed = max(STANDARD_ERRORS * se, 1e-9 * max(abs(quantity.value), 1.0))
         rows.append(
             Checked(

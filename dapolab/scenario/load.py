@@ -134,11 +134,14 @@ def _include_workload(data: dict[str, Any], folder: Path) -> None:
         file = folder / str(workload["base"])
         base = read_toml(file)
         base = base.get("workload", base)
-        if isinstance(base.get("file"), str):
-            base["file"] = str(file.parent / base["file"])
+        for key in ("file", "draws"):
+            if isinstance(base.get(key), str):
+                base[key] = str(file.parent / base[key])
         workload = _merge(base, over)
-    elif isinstance(workload.get("file"), str):
-        workload = {**workload, "file": str(folder / workload["file"])}
+    else:
+        for key in ("file", "draws"):
+            if isinstance(workload.get(key), str):
+                workload = {**workload, key: str(folder / workload[key])}
     data["workload"] = workload
 
 

@@ -53,6 +53,9 @@ class JointWorkload(Config):
         None, description="cap of the data behind the fit; a larger cap extrapolates"
     )
     drift: Drift = Drift()
+    draws: str | None = Field(
+        None, description="table of bootstrap draws of these parameters, relative to this file"
+    )
     source: str = Field("", description="where the numbers come from")
 
 
@@ -181,7 +184,9 @@ class IndependentWorkload(Config):
     prompts: Prompts = Prompts()
     lengths: Lengths = LognormalLengths()
     pass_rate: PassRate = FixedPassRate()
-    p_correct_if_truncated: Share = Field(0.0, description="P(judged correct | cut at the cap)")
+    p_correct_if_truncated: Share | None = Field(
+        None, description="P(judged correct | cut at the cap); absent: the cut changes nothing"
+    )
     native_cap_tokens: Count | None = Field(
         None, description="cap of the data behind the law; a larger cap extrapolates"
     )

@@ -221,22 +221,23 @@ def _capped(
     wrong: LogNormalPart,
     p: Floats,
     weight: Floats,
-    p_truncated: float,
+    p_truncated: float | None,
     group_size: int,
     cap_tokens: int,
 ) -> Marginals:
     done_right, tokens_right = right.below(cap_tokens)
     done_wrong, tokens_wrong = wrong.below(cap_tokens)
     truncated = np.clip(1.0 - done_right - done_wrong, 0.0, 1.0)
+    right_cut = p - done_right if p_truncated is None else p_truncated * truncated
     return Marginals(
         group_size=group_size,
         cap_tokens=cap_tokens,
         weight_N=weight,
         pass_rate_N=p,
-        right_N=done_right + p_truncated * truncated,
+        right_N=done_right + right_cut,
         truncated_N=truncated,
         tokens_N=tokens_right + tokens_wrong + cap_tokens * truncated,
-        right_tokens_N=tokens_right + cap_tokens * p_truncated * truncated,
+        right_tokens_N=tokens_right + cap_tokens * right_cut,
         _cdfs=lambda x: (right.cdf(x), wrong.cdf(x)),
     )
 
@@ -264,15 +265,16 @@ def _of_independent(
     tokens = law.mean(cap_tokens)
     done = p * (1 - cut)
     p_cut = workload.p_correct_if_truncated
+    right_cut = cut * (p if p_cut is None else p_cut)
     return Marginals(
         group_size=group_size,
         cap_tokens=cap_tokens,
         weight_N=weight,
         pass_rate_N=p,
-        right_N=done + p_cut * cut,
+        right_N=done + right_cut,
         truncated_N=np.full_like(p, cut),
         tokens_N=np.full_like(p, tokens),
-        right_tokens_N=p * (tokens - cap_tokens * cut) + p_cut * cut * cap_tokens,
+        right_tokens_N=p * (tokens - cap_tokens * cut) + right_cut * cap_tokens,
         _cdfs=lambda x: (np.outer(p, law.cdf(x)), np.outer(1 - p, law.cdf(x))),
     )
 

@@ -85,7 +85,7 @@ class _Responses:
 
 
 class _Source(Protocol):
-    p_correct_if_truncated: float
+    p_correct_if_truncated: float | None  # None: a cut answer keeps its correctness
     drifts: bool
 
     def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> _Responses: ...
@@ -142,7 +142,7 @@ class _Joint:
 class _Independent:
     """Lengths of any law, independent of correctness."""
 
-    p_correct_if_truncated: float
+    p_correct_if_truncated: float | None
 
     def __init__(
         self, workload: IndependentWorkload, pool: PromptPool, *, group_size: int, seed: int
@@ -307,7 +307,9 @@ class PromptStream:
         truncated = found.latent_GP > self.cap_tokens
         tokens = np.clip(np.ceil(found.latent_GP), 1, self.cap_tokens).astype(np.int64)
         p_right = self._source.p_correct_if_truncated
-        if p_right > 0.0:
+        if p_right is None:
+            correct = found.correct_GP
+        elif p_right > 0.0:
             lucky = self._truncated.uniform(block, self.group_size) < p_right
             correct = np.where(truncated, lucky, found.correct_GP)
         else:
