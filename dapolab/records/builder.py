@@ -18,12 +18,16 @@ FLOATS = ("reward", "t_start_s", "t_end_s", "pass_rate")
 BOOLEANS = ("correct", "truncated", "kept")
 TEXTS = ("prompt_id", "group_id", "source")
 EXTRA = "extra/"
-CHUNK_ROWS = 1 << 15
+CHUNK_ROWS = 1 << 13
 _NO_INTEGER = -(2**63)
 _NUMBER_PATTERN = r"^-?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
 
+_BEYOND_EXACT_PATTERN = r"^-?[0-9]{16,}$"  # a 64-bit id must not become a rounded float
+
 
 class _Column(Protocol):
+    @property
+    def n(self) -> int: ...
     def append(self, value: object) -> None: ...
     def pad(self, n: int) -> None: ...
     def finish(self) -> pd.api.extensions.ExtensionArray: ...
@@ -32,6 +36,10 @@ class _Column(Protocol):
 class _Integers:
     def __init__(self) -> None:
         self._values = array("q")
+
+    @property
+    def n(self) -> int:
+        return len(self._values)
 
     def append(self, value: object) -> None:
         read = cells.whole(value)
@@ -51,6 +59,10 @@ class _Floats:
     def __init__(self) -> None:
         self._values = array("d")
 
+    @property
+    def n(self) -> int:
+        return len(self._values)
+
     def append(self, value: object) -> None:
         read = cells.number(value)
         self._values.append(float("nan") if read is None else read)
@@ -69,6 +81,10 @@ class _Booleans:
     def __init__(self) -> None:
         self._values = array("b")
 
+    @property
+    def n(self) -> int:
+        return len(self._values)
+
     def append(self, value: object) -> None:
         read = cells.boolean(value)
         self._values.append(-1 if read is None else int(read))
@@ -86,32 +102,39 @@ class _Texts:
         self._read = read
         self._chunks: list[pa.Array] = []
         self._open: list[str | None] = []
-        self._n = 0
+        self.n = 0
 
     def append(self, value: object) -> None:
         read = self._read(value)
         if read is not None and not read.isascii():
             read = read.encode("utf-8", "backslashreplace").decode()
         self._open.append(read)
-        self._n += 1
+        self.n += 1
         if len(self._open) >= CHUNK_ROWS:
             self._flush()
 
     def pad(self, n: int) -> None:
-        missing = n - self._n
+        missing = n - self.n
         if missing > 0:
             self._flush()
             self._chunks.append(pa.nulls(missing, pa.large_string()))
-            self._n = n
+            self.n = n
 
     def _flush(self) -> None:
         if self._open:
-            self._chunks.append(pa.array(self._open, pa.large_string()))
+            plain = pa.array(self._open, pa.large_string())
+            coded = plain.dictionary_encode()
+            self._chunks.append(coded if 2 * coded.nbytes < plain.nbytes else plain)
             self._open = []
 
     def chunked(self) -> pa.ChunkedArray:
+        """Return the column and let go of its parts, one after the other."""
         self._flush()
-        return pa.chunked_array(self._chunks, pa.large_string())
+        parts, self._chunks = self._chunks[::-1], []
+        decoded = []
+        while parts:
+            decoded.append(parts.pop().cast(pa.large_string()))
+        return pa.chunked_array(decoded, pa.large_string())
 
     def finish(self) -> pd.api.extensions.ExtensionArray:
         return _strings(self.chunked())
@@ -137,7 +160,9 @@ class _Scalars(_Texts):
             absent = text.is_null().to_numpy()
             return pd.arrays.BooleanArray(true.fill_null(False).to_numpy(), absent)
         digits = pc.if_else(true, "1", pc.if_else(false, "0", text))
-        if not pc.all(pc.match_substring_regex(digits, _NUMBER_PATTERN)).as_py():
+        numeric = pc.all(pc.match_substring_regex(digits, _NUMBER_PATTERN)).as_py()
+        too_long = pc.any(pc.match_substring_regex(digits, _BEYOND_EXACT_PATTERN)).as_py()
+        if not numeric or too_long:
             return _strings(text)
         values = pc.cast(digits, pa.float64()).to_numpy(zero_copy_only=False)
         mask = np.isnan(values)
@@ -164,7 +189,8 @@ class TableBuilder:
             column = self._columns.get(name)
             if column is None:
                 column = self._columns[name] = _new_column(name)
-            column.pad(self.n_rows)
+            if column.n != self.n_rows:
+                column.pad(self.n_rows)
             try:
                 column.append(value)
             except CellError as error:

@@ -143,6 +143,8 @@ def scalar_text(value: object) -> str | None:
     CellError
         A list or an object: only scalars are kept.
     """
+    if type(value) is int:
+        return repr(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

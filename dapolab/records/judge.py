@@ -7,6 +7,7 @@ missing.
 import pandas as pd
 
 N_VALUES_SHOWN = 4
+MIN_SHARE_AT_CAP = 0.25
 
 
 def correct_from_reward(
@@ -64,8 +65,9 @@ def _cap_of_truncated(table: pd.DataFrame, cap_tokens: int | None) -> tuple[int 
     if cap_tokens is not None or cut.empty:
         return cap_tokens, []
     low, high = int(cut.min()), int(cut.max())
-    if low == high and high == int(table["n_tokens"].max()):
-        return high, [f"cap = {high}: all {len(cut)} truncated rows have this length"]
+    n_high = int((cut == high).sum())
+    if high == int(table["n_tokens"].max()) and n_high >= MIN_SHARE_AT_CAP * len(cut):
+        return high, [f"cap = {high}: the length of {n_high} of {len(cut)} truncated rows, the top"]
     return None, [f"the cap is not clear: truncated rows have {low} to {high} tokens; say --cap N"]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dapolab.records.options import SELECTIONS
-from dapolab.records.schema import Records
+from dapolab.records.schema import COLUMNS, Records
 from dapolab.scenario import ConfigError
 
 METADATA_KEY = b"dapolab.records"
@@ -78,5 +78,6 @@ def _csv(records: Records, path: Path) -> None:
 def _jsonl(records: Records, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in records.table.to_dict(orient="records"):
-            cells = {name: value for name, value in row.items() if not pd.isna(value)}
+            present = {name: value for name, value in row.items() if not pd.isna(value)}
+            cells = dict.fromkeys(COLUMNS) | present  # nulls mark the file as one of ours
             file.write(json.dumps(cells, ensure_ascii=False) + "\n")
