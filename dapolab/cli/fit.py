@@ -133,19 +133,7 @@ def _body(records: "Records", fitted: "FittedWorkload") -> dict[str, Any]:
             name: _metric(e.value, e.low, e.high, fitted.n_prompts, e.unit)
             for name, e in fitted.estimates.items()
         },
-        "goodness": [
-            {
-                "quantity": g.quantity,
-                "unit": g.unit,
-                "observed": g.observed,
-                "predicted": g.predicted,
-                "low": g.low,
-                "high": g.high,
-                "tolerance": g.tolerance,
-                "verdict": g.verdict,
-            }
-            for g in fitted.goodness
-        ],
+        "goodness": _goodness(fitted),
         "not_identified": [{"name": n, "reason": why} for n, why in fitted.not_identified],
         "warnings": [*records.notes, *fitted.warnings],
     }
@@ -208,11 +196,11 @@ def _write(
 
 
 def _report(records: "Records", fitted: "FittedWorkload", options: argparse.Namespace) -> Any:
+    import pandas as pd
+
     from dapolab.report.fit_report import fit_document
     from dapolab.stats import Estimate
-    from dapolab.workload.fit import fit_tables
 
-    tables = fit_tables(fitted)
     verdicts = {g.verdict for g in fitted.goodness}
     lead = (
         f"{fitted.n_responses:,} responses of {fitted.n_prompts:,} prompts. Held-out checks: "
@@ -222,17 +210,14 @@ def _report(records: "Records", fitted: "FittedWorkload", options: argparse.Name
     return fit_document(
         title=f"Workload fitted to {Path(options.rollouts).name}",
         lead=lead,
-        cdf=_renamed(tables, "length_cdf", tokens="n_tokens"),
-        histogram_k=_renamed(
-            tables, "composition", n_correct="k", observed="observed_share", model="model_share"
-        ),
-        spread=_renamed(tables, "within_sd", sd="value"),
-        goodness=tables["goodness"] if len(tables["goodness"]) else None,
+        figures=fitted.figures,
         parameters={
             name: Estimate(e.value, e.low, e.high, fitted.n_prompts, e.unit)
             for name, e in fitted.estimates.items()
         },
-        not_identified=[f"{name}: {why}" for name, why in fitted.not_identified],
+        goodness=pd.DataFrame(_goodness(fitted)) if fitted.goodness else None,
+        not_identified=fitted.not_identified,
+        loop_bounds=fitted.loop_bounds,
         notes=[*records.notes, *fitted.warnings],
         provenance={
             "command": command_line(options),
@@ -242,5 +227,17 @@ def _report(records: "Records", fitted: "FittedWorkload", options: argparse.Name
     )
 
 
-def _renamed(tables: "dict[str, Any]", name: str, **columns: str) -> Any:
-    return tables[name].rename(columns=columns) if name in tables else None
+def _goodness(fitted: "FittedWorkload") -> list[dict[str, Any]]:
+    return [
+        {
+            "quantity": g.quantity,
+            "unit": g.unit,
+            "observed": g.observed,
+            "predicted": g.predicted,
+            "low": g.low,
+            "high": g.high,
+            "tolerance": g.tolerance,
+            "verdict": g.verdict,
+        }
+        for g in fitted.goodness
+    ]

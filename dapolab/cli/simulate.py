@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dapolab.cli.output import command_line, console, emit_json, print_lines, progress
 from dapolab.cli.scenarios import add_scenario_arguments, load_scenario
+from dapolab.scenario import Scenario
 
 if TYPE_CHECKING:
     from dapolab.compare import Comparison
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
             n_jobs=options.jobs,
             on_done=tick,
         )
-    ahead = forecast(done, name)
+    ahead = forecast(done, name, with_fit=_with_fit(scenario, options))
     if options.trace:
         from dapolab.sim.run import simulate
         from dapolab.sim.trace import perfetto
@@ -60,6 +61,25 @@ def run(options: argparse.Namespace) -> None:
     print_lines(out, done.notes)
     if options.trace:
         print_lines(out, [f"trace: {options.trace} (open at ui.perfetto.dev)"])
+
+
+def _with_fit(scenario: Scenario, options: argparse.Namespace) -> "Comparison | None":
+    """Run again with the fit's parameter draws, where the workload has them."""
+    from dapolab.compare import compare, scenarios_with_draws
+
+    drawn = scenarios_with_draws(scenario)
+    if drawn is None:
+        return None
+    name = scenario.collector.kind
+    with progress("with the fit's uncertainty", scenario.run.replications) as tick:
+        return compare(
+            scenario,
+            {name: scenario.collector},
+            seed=options.seed,
+            n_jobs=options.jobs,
+            on_done=tick,
+            scenario_of=drawn,
+        )
 
 
 def _write(done: "Comparison", folder: Path, *, options: argparse.Namespace) -> None:

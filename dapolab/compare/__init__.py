@@ -3,7 +3,7 @@
 from dapolab.compare.comparison import Comparison, compare, document
 from dapolab.compare.estimates import HEADLINES, RANKED, unit_of
 from dapolab.compare.forecast import Forecast, forecast, planned_steps
-from dapolab.compare.policies import run_policies, select_collectors
+from dapolab.compare.policies import run_policies, scenarios_with_draws, select_collectors
 
 __all__ = [
     "HEADLINES",
@@ -15,6 +15,7 @@ __all__ = [
     "forecast",
     "planned_steps",
     "run_policies",
+    "scenarios_with_draws",
     "select_collectors",
     "unit_of",
 ]

@@ -74,7 +74,7 @@ def compare(
     seed: int,
     n_jobs: int | None = None,
     on_done: Callable[[], None] | None = None,
-    workload_of: Callable[[int], Scenario] | None = None,
+    scenario_of: Callable[[int], Scenario] | None = None,
 ) -> Comparison:
     """Run and compare ``collectors`` (the first is the baseline) on common random numbers.
 
@@ -84,7 +84,7 @@ def compare(
         No policy trained a single group; the message says what was collected instead.
     """
     runs = run_policies(
-        scenario, collectors, seed=seed, n_jobs=n_jobs, on_done=on_done, workload_of=workload_of
+        scenario, collectors, seed=seed, n_jobs=n_jobs, on_done=on_done, scenario_of=scenario_of
     )
     policies = tuple(collectors)
     steps = _table(runs, "steps")

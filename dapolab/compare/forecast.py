@@ -3,68 +3,108 @@
 Frameworks compute the schedule's length from generation batches (verl) or prompts, while the
 counter moves by training steps; with several waves a step training ends, silently, a fraction
 through the schedule (field case B42).
+
+The interval here is for one run, not for a mean over many: it does not shrink with replications.
+Run-to-run chance and, where the workload was fitted, the uncertainty of the fit are shown apart.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
 from dapolab.compare.comparison import Comparison
-from dapolab.stats import LEVEL, Estimate, mean_estimate
+from dapolab.stats import LEVEL, Estimate
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One policy's whole run; every estimate is over replications."""
+    """One policy's whole run.
 
-    steps: Estimate
+    Attributes
+    ----------
+    quantities : name -> Estimate with the interval of one run, parameters fixed.
+    with_fit : the same with workload parameters drawn anew for each run; empty where the workload
+        has no draws.
+    n_planned_steps : steps that the framework plans from the data; None where data are endless.
+    ended : how the replications ended -> their number.
+    """
+
+    quantities: Mapping[str, Estimate]
+    with_fit: Mapping[str, Estimate]
     n_planned_steps: int | None
-    schedule_share: Estimate | None
-    hours: Estimate
-    gpu_hours: Estimate
-    usd: Estimate | None
-    ended: dict[str, int]
+    ended: Mapping[str, int]
 
     def to_json(self) -> dict[str, object]:
-        """Return METRICs by name; what does not apply is absent."""
+        """Return METRICs by name, widest interval first in line, the parts beside it."""
         found: dict[str, object] = {
-            "run/steps": self.steps.to_json(),
-            "run/hours": self.hours.to_json(),
-            "run/gpu_hours": self.gpu_hours.to_json(),
-            "run/ended": self.ended,
+            name: (self.with_fit.get(name) or e).to_json() for name, e in self.quantities.items()
         }
-        if self.schedule_share is not None:
+        if self.with_fit:
+            found["parts"] = {
+                "run_to_run": {name: e.to_json() for name, e in self.quantities.items()},
+                "with_fit": {name: e.to_json() for name, e in self.with_fit.items()},
+            }
+        if self.n_planned_steps is not None:
             found["run/planned_steps"] = self.n_planned_steps
-            found["run/lr_schedule_share"] = self.schedule_share.to_json()
-        if self.usd is not None:
-            found["run/usd"] = self.usd.to_json()
+        found["run/ended"] = dict(self.ended)
         return found
 
     def sentence(self) -> str:
-        """Return the forecast in one or two sentences."""
-        text = (
-            f"{self.steps.mean:,.1f} steps take {_span(self.hours)} h and "
-            f"{_span(self.gpu_hours)} GPU-hours"
-        )
-        if self.usd is not None:
-            text += f", {_span(self.usd)} USD"
-        text += "."
-        if self.schedule_share is not None:
+        """Return the forecast in a few sentences."""
+        shown = [
+            f"{self._span(name)} {words}"
+            for name, words in (
+                ("run/hours", "h"),
+                ("run/gpu_hours", "GPU-hours"),
+                ("run/usd", "USD"),
+            )
+            if name in self.quantities
+        ]
+        text = f"{self._span('run/steps')} steps take {', '.join(shown)}."
+        if self.with_fit:
+            text += " In brackets: 99 % of runs, by chance alone; then with the fit's uncertainty."
+        else:
+            text += " In brackets: 99 % of runs."
+        if "run/lr_schedule_share" in self.quantities:
+            share = self.quantities["run/lr_schedule_share"].mean
             text += (
-                f" The data end the run at {self.schedule_share.mean:.0%} of the "
-                f"{self.n_planned_steps:,} steps that the LR schedule is planned for."
+                f" The data end the run at {share:.0%} of the {self.n_planned_steps:,} steps that "
+                "the LR schedule is planned for."
             )
         return text
 
+    def _span(self, name: str) -> str:
+        parts = [self.quantities[name]]
+        if name in self.with_fit:
+            parts.append(self.with_fit[name])
+        spans = [
+            f"{e.low:,.3g}–{e.high:,.3g}"
+            for e in parts
+            if e.low is not None and e.high is not None and e.low < e.high
+        ]
+        return f"{parts[0].mean:,.4g}" + (f" [{'; '.join(spans)}]" if spans else "")
 
-def _span(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.mean:,.3g}"
-    return f"{estimate.mean:,.3g} ({estimate.low:,.3g}–{estimate.high:,.3g})"
+
+def one_run(x: npt.ArrayLike, *, unit: str) -> Estimate:
+    """Return mean and 99 % prediction interval of one more run: x̄ ± t·s·√(1 + 1/n), not below 0."""
+    values = np.asarray(x, dtype=np.float64)
+    n = len(values)
+    mean = float(values.mean())
+    if n < 2:
+        return Estimate(mean, None, None, n, unit)
+    t = float(special.stdtrit(n - 1, (1 + LEVEL) / 2))
+    half = t * float(values.std(ddof=1)) * math.sqrt(1 + 1 / n)
+    return Estimate(mean, max(mean - half, 0.0), mean + half, n, unit)
 
 
 def planned_steps(comparison: Comparison, policy: str) -> int | None:
     """Return the steps that the framework plans from the data; None where data are endless.
 
-    verl counts generation batches of an epoch × epochs (rounds); the others count B prompts a step.
+    verl counts generation batches of an epoch × epochs (rounds); the others B prompts a step.
     """
     scenario = comparison.scenario
     prompts = scenario.workload.prompts
@@ -77,27 +117,38 @@ def planned_steps(comparison: Comparison, policy: str) -> int | None:
     return max(prompts.count // batch, 1) * prompts.epochs
 
 
-def forecast(comparison: Comparison, policy: str) -> Forecast:
-    """Return the whole-run forecast of ``policy``."""
+def forecast(
+    comparison: Comparison, policy: str, *, with_fit: Comparison | None = None
+) -> Forecast:
+    """Return the whole-run forecast of ``policy``.
+
+    ``with_fit`` is the same comparison with a draw of the workload's parameters a replication.
+    """
+    endings = comparison.endings[comparison.endings["policy"] == policy]
+    return Forecast(
+        quantities=_quantities(comparison, policy),
+        with_fit=_quantities(with_fit, policy) if with_fit else {},
+        n_planned_steps=planned_steps(comparison, policy),
+        ended={str(k): int(v) for k, v in endings["ended"].value_counts().items()},
+    )
+
+
+def _quantities(comparison: Comparison, policy: str) -> dict[str, Estimate]:
     endings = comparison.endings[comparison.endings["policy"] == policy]
     rows = comparison.steps[comparison.steps["policy"] == policy]
     totals = rows.groupby("replication")[["time/step_seconds", "time/gpu_seconds"]].sum()
-    totals = totals.reindex(range(len(endings)), fill_value=0.0) / 3600
+    totals = totals.reindex(endings["replication"], fill_value=0.0) / 3600
     gpu_hours = totals["time/gpu_seconds"].to_numpy()
     n_steps = endings["n_steps"].to_numpy(dtype=float)
-    planned = planned_steps(comparison, policy)
-    exhausted = (endings["ended"] == "data exhausted").any()
+    found = {
+        "run/steps": one_run(n_steps, unit="steps"),
+        "run/hours": one_run(totals["time/step_seconds"].to_numpy(), unit="h"),
+        "run/gpu_hours": one_run(gpu_hours, unit="GPU·h"),
+    }
     price = comparison.scenario.run.usd_per_gpu_hour
-    return Forecast(
-        steps=mean_estimate(n_steps, level=LEVEL, unit="steps"),
-        n_planned_steps=planned,
-        schedule_share=(
-            mean_estimate(n_steps / planned, level=LEVEL, unit="share")
-            if planned and exhausted
-            else None
-        ),
-        hours=mean_estimate(totals["time/step_seconds"].to_numpy(), level=LEVEL, unit="h"),
-        gpu_hours=mean_estimate(gpu_hours, level=LEVEL, unit="GPU·h"),
-        usd=mean_estimate(gpu_hours * price, level=LEVEL, unit="USD") if price else None,
-        ended={str(k): int(v) for k, v in endings["ended"].value_counts().items()},
-    )
+    if price:
+        found["run/usd"] = one_run(gpu_hours * price, unit="USD")
+    planned = planned_steps(comparison, policy)
+    if planned and (endings["ended"] == "data exhausted").any():
+        found["run/lr_schedule_share"] = one_run(n_steps / planned, unit="share")
+    return found

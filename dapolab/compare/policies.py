@@ -5,8 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from joblib import Parallel, delayed
 
-from dapolab.scenario import COLLECTOR_KINDS, Collector, ConfigError, Scenario, check
+from dapolab.scenario import (
+    COLLECTOR_KINDS,
+    Collector,
+    ConfigError,
+    JointWorkload,
+    Scenario,
+    check,
+)
 from dapolab.sim.run import SimRun, simulate
+from dapolab.workload.fit import read_draws, with_draw
 
 
 def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collector]:
@@ -50,16 +58,16 @@ def run_policies(
     n_jobs: int | None = None,
     record_steps: int = 1,
     on_done: Callable[[], None] | None = None,
-    workload_of: Callable[[int], Scenario] | None = None,
+    scenario_of: Callable[[int], Scenario] | None = None,
 ) -> dict[tuple[str, int], SimRun]:
     """Simulate every policy in every replication; the same replication has the same draws.
 
-    ``workload_of(replication)`` supplies the scenario of a replication where the workload itself is
+    ``scenario_of(replication)`` supplies the scenario of a replication where the workload itself is
     uncertain (a fit's draws); every policy gets the same one.
     """
     tasks = []
     for replication in range(scenario.run.replications):
-        base = workload_of(replication) if workload_of else scenario
+        base = scenario_of(replication) if scenario_of else scenario
         for name, collector in collectors.items():
             one = base.model_copy(update={"collector": collector})
             first = replication == 0
@@ -95,3 +103,23 @@ def _in_parallel(
         return
     work = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
     yield from work(delayed(_one)(*task, seed) for task in rest)
+
+
+def scenarios_with_draws(scenario: Scenario) -> Callable[[int], Scenario] | None:
+    """Return replication -> scenario with its own draw of the fitted parameters; None without.
+
+    Raises
+    ------
+    ConfigError
+        ``workload.draws`` names a file that is missing or no table of draws.
+    """
+    workload = scenario.workload
+    if not isinstance(workload, JointWorkload) or workload.draws is None:
+        return None
+    draws = read_draws(workload.draws)
+
+    def drawn(replication: int) -> Scenario:
+        one = with_draw(workload, draws, number=replication)
+        return scenario.model_copy(update={"workload": one})
+
+    return drawn

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dapolab import scenario
+
 
 @dataclass(frozen=True)
 class Law:
@@ -20,3 +22,25 @@ class Law:
     prefill_slack_s: float = 0.0
     prefill_context_s: float = 0.0
     source: str = ""
+
+
+def resolve(hardware: scenario.Hardware) -> Law:
+    """Return the numbers behind ``hardware.law``."""
+    match hardware.law:
+        case scenario.AffineLaw() as law:
+            knots = (0.0, 1.0), (0.0, law.b_s)
+        case scenario.PiecewiseLaw() as law:
+            knots = law.n_knots, law.b_knots_s
+        case _:
+            # the default preset until the table of presets is here
+            return Law(0.00659, (0.0, 1.0), (0.0, 1.19e-5), 4.68e-8, 1.87e-5)
+    return Law(
+        a_s=law.a_s,
+        n_knots=knots[0],
+        b_knots_s=knots[1],
+        c_s=law.c_s,
+        prefill_s=law.prefill_s,
+        prefill_slack_s=law.prefill_slack_s,
+        prefill_context_s=law.prefill_context_s,
+        source=law.source,
+    )
