@@ -1,0 +1,322 @@
+"""The likelihood of recorded responses under the joint law, censoring and selection included.
+
+One prompt: z₂ is its standardised logit pass rate, its length level given z₂ is normal, its loop
+logit depends on z₂ and an own effect. Given z₂ the levels of the stopped rows integrate in closed
+form; what remains is an expectation over the *posterior* of the level (Gauss–Hermite, smooth at
+the posterior's own scale), the loop effect (Gauss–Hermite) and z₂ (trapezoid).
+
+A stopped row contributes (1 − λ)·p^c (1 − p)^(1−c)·φ(log length | level + δ·c); a truncated row,
+whose verdict is treated as missing, λ + (1 − λ)·[p·S₁(c) + (1 − p)·S₀(c)].
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dapolab.workload.difficulty import normal_nodes
+from dapolab.workload.fit.rows import Rows
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_NARROW = 3
+
+NAMES = (
+    "log_median",
+    "log_between",
+    "log_within",
+    "correct_effect",
+    "accuracy_logit",
+    "log_sd_logit",
+    "atanh_correlation",
+    "loop_logit",
+    "log_loop_sd",
+    "atanh_loop_correlation",
+)
+BOUNDS = {
+    "log_median": (0.0, 16.0),
+    "log_between": (-4.0, 1.5),
+    "log_within": (-4.0, 1.5),
+    "correct_effect": (-4.0, 4.0),
+    "accuracy_logit": (-7.0, 7.0),
+    "log_sd_logit": (-3.0, 2.5),
+    "atanh_correlation": (-2.3, 2.3),
+    "loop_logit": (-11.0, 5.0),
+    "log_loop_sd": (-3.0, 1.0),
+    "atanh_loop_correlation": (-2.3, 2.3),
+}
+NO_LOOPS = -np.inf
+
+
+def location(marginal_logit: float, sd: float) -> float:
+    """Return the mean of a normal logit whose expected probability is near expit(marginal_logit).
+
+    E expit(m + sd·Z) ≈ expit(m/√(1 + .346·sd²)): the accuracy and the loop share are what data
+    fix best, so they, not the means of the logits, are the free parameters.
+    """
+    return float(marginal_logit * np.sqrt(1.0 + 0.346 * sd * sd))
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How finely each effect is integrated."""
+
+    logit: int = 41
+    level: int = 17
+    level_narrow: int = 7
+    loop: int = 7
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is estimated and what is held fixed.
+
+    ``fixed`` holds values of NAMES that are not estimated; ``loops`` says what truncated rows
+    beyond the cap are: "estimated", "none", "all" or "flagged" (the records tell).
+    ``prompt_share`` fixes the between share (one response a prompt). ``kept`` conditions on a
+    mixed group; degenerate counts, where known, replace the condition.
+    """
+
+    lengths: bool
+    difficulty: bool
+    fixed: dict[str, float] = field(default_factory=dict)
+    loops: str = "estimated"
+    prompt_share: float | None = None
+    kept: bool = False
+    n_all_wrong: int | None = None
+    n_all_right: int | None = None
+    n_degenerate: int | None = None
+    p_correct_if_truncated: float = 0.0
+    nodes: Nodes = Nodes()
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Names that are estimated, in the order of NAMES."""
+        return tuple(name for name in NAMES if name not in self.fixed)
+
+
+class Likelihood:
+    """Log likelihood per unit (prompt or group) as a function of the free parameters."""
+
+    def __init__(self, rows: Rows, problem: Problem) -> None:
+        self.problem = problem
+        self._index = [NAMES.index(name) for name in problem.free]
+        self._values = np.array([problem.fixed.get(name, 0.0) for name in NAMES])
+        stopped = ~rows.truncated
+        right = stopped & (rows.correct == 1.0)
+        self._right_U = rows.count(right)
+        self._stopped_U = rows.count(stopped) if problem.lengths else rows.count()
+        if not problem.lengths:
+            self._right_U = rows.count(rows.correct == 1.0)
+        log_length = np.where(np.isfinite(rows.log_length), rows.log_length, 0.0)
+        self._y_U = rows.count(stopped * log_length)
+        self._yy_U = rows.count(stopped * log_length**2)
+        self._y_right_U = rows.count(right * log_length)
+        self._prepare_cut(rows, log_length)
+        self._n_U = rows.count()
+        self._z2, self._weight2 = normal_nodes(problem.nodes.logit if problem.difficulty else 1)
+        self._level_z, self._level_weight = _hermite(problem.nodes.level)
+        self._loop_z, self._loop_weight = _hermite(problem.nodes.loop)
+
+    def _prepare_cut(self, rows: Rows, log_length: Floats) -> None:
+        cut_U = rows.count(rows.truncated) if self.problem.lengths else np.zeros(rows.n_units)
+        looping = np.zeros(rows.n_units)
+        if self.problem.loops == "all":
+            looping = cut_U
+        elif self.problem.loops == "flagged":
+            looping = rows.count(rows.truncated & (rows.loop == 1.0))
+        self._looping_U, self._open_U = looping, cut_U - looping
+        self._cut = np.flatnonzero(cut_U > 0)
+        total = rows.count(rows.truncated * log_length)
+        # Censoring points of a prompt are one number in every set seen; their mean log otherwise.
+        self._log_cap = total[self._cut] / np.maximum(cut_U[self._cut], 1.0)
+        everywhere = rows.truncated.any() and self.problem.lengths
+        self._log_cap_all = float(log_length[rows.truncated].mean()) if everywhere else np.inf
+
+    def full(self, theta: Floats) -> dict[str, float]:
+        """Return all parameters by name for values of the free ones."""
+        values = self._values.copy()
+        values[self._index] = theta
+        return dict(zip(NAMES, values.tolist(), strict=True))
+
+    def spreads(self, named: dict[str, float]) -> tuple[float, float]:
+        """Return the between and within sd of log length."""
+        within, share = np.exp(named["log_within"]), self.problem.prompt_share
+        if share is None:
+            return float(np.exp(named["log_between"])), float(within)
+        # One response a prompt: "within" carries the total, the share is prior.
+        return float(np.sqrt(share) * within), float(np.sqrt(1 - share) * within)
+
+    def contributions(self, theta: Floats) -> Floats:
+        """Return the log likelihood of each unit, shape (U,)."""
+        named = self.full(theta)
+        log_f = np.zeros((len(self._n_U), len(self._z2))) + np.log(self._weight2)
+        logit = self._logits(named)
+        if self.problem.difficulty:
+            log_f += np.outer(self._right_U, special.log_expit(logit))
+            log_f += np.outer(self._stopped_U - self._right_U, special.log_expit(-logit))
+        if self.problem.lengths:
+            log_f += self._stopped_lengths(named)
+            log_f += self._never_stopped(named, special.expit(logit))
+        out = np.asarray(special.logsumexp(log_f, axis=1))
+        if self.problem.kept:
+            out = out + self._selected(named)
+        return out
+
+    def _logits(self, named: dict[str, float]) -> Floats:
+        sd = float(np.exp(named["log_sd_logit"]))
+        return location(named["accuracy_logit"], sd) + sd * self._z2
+
+    def _level(self, named: dict[str, float]) -> tuple[Floats, float, float]:
+        between, within = self.spreads(named)
+        rho = np.tanh(named["atanh_correlation"])
+        return between * rho * self._z2, between**2 * (1 - rho**2) + 1e-12, within**2
+
+    def _residuals(self, named: dict[str, float]) -> tuple[Floats, Floats]:
+        mu, effect, n, k = (
+            named["log_median"],
+            named["correct_effect"],
+            self._stopped_U,
+            self._right_U if self.problem.difficulty else np.zeros_like(self._stopped_U),
+        )
+        total = self._y_U - n * mu - k * effect
+        cross = mu * self._y_U + effect * self._y_right_U * (k > 0)
+        square = self._yy_U - 2 * cross + n * mu**2 + 2 * mu * effect * k + k * effect**2
+        return total, square
+
+    def _stopped_lengths(self, named: dict[str, float]) -> Floats:
+        prior, var, within2 = self._level(named)
+        total, square = self._residuals(named)
+        n = self._stopped_U
+        some = np.maximum(n, 1.0)
+        spread = np.maximum(square - total**2 / some, 0.0)
+        marginal = within2 + n * var
+        constant = -0.5 * (n * np.log(2 * np.pi) + (n - 1) * np.log(within2) + np.log(marginal))
+        constant -= 0.5 * spread / within2
+        gap = (total / some)[:, None] - prior[None, :]
+        return np.where(
+            (n > 0)[:, None],
+            constant[:, None] - 0.5 * (n / marginal)[:, None] * gap**2,
+            0.0,
+        )
+
+    def _never_stopped(self, named: dict[str, float], p: Floats) -> Floats:
+        """Log E[(1 − λ)^stopped · λ^looping · Π open rows], shape (U, J)."""
+        loop_logit = self._loop_nodes(named)
+        log_loop, log_stop = special.log_expit(loop_logit), special.log_expit(-loop_logit)
+        if self.problem.loops == "none" or named["loop_logit"] == NO_LOOPS:
+            out = np.zeros((len(self._n_U), len(p)))
+        else:
+            exponent = self._stopped_U[:, None, None] * log_stop[None]
+            exponent = exponent + np.log(self._loop_weight)
+            out = special.logsumexp(exponent, axis=2)
+        if len(self._cut):
+            out[self._cut] = self._cut_units(named, p, log_loop, log_stop)
+        return np.asarray(out)
+
+    def _loop_nodes(self, named: dict[str, float]) -> Floats:
+        """Loop logits, shape (J, H)."""
+        if self.problem.loops == "none" or named["loop_logit"] == NO_LOOPS:
+            return np.full((len(self._z2), 1), -700.0)
+        rho, sd = np.tanh(named["atanh_loop_correlation"]), np.exp(named["log_loop_sd"])
+        z = rho * self._z2[:, None] + np.sqrt(1 - rho**2) * self._loop_z[None, :]
+        return np.asarray(location(named["loop_logit"], float(sd)) + sd * z)
+
+    def _cut_units(
+        self, named: dict[str, float], p: Floats, log_loop: Floats, log_stop: Floats
+    ) -> Floats:
+        """Log of the truncated and stopping factors of units with truncated rows, (C, J)."""
+        out = np.empty((len(self._cut), len(p)))
+        # With a few stopped rows the level's posterior is narrow and few nodes integrate it.
+        narrow = self._stopped_U[self._cut] >= _NARROW
+        for here, n in ((narrow, self.problem.nodes.level_narrow), (~narrow, 0)):
+            z, weight = _hermite(n or self.problem.nodes.level)
+            if here.any():
+                cut = self._cut[here]
+                survive = self._survive(named, p, cut, self._log_cap[here], z)
+                out[here] = self._cut_factor(cut, survive, weight, log_loop, log_stop)
+        return out
+
+    def _survive(
+        self, named: dict[str, float], p: Floats, cut: Ints, log_cap: Floats, z: Floats
+    ) -> Floats:
+        """P(a response that stops is longer than the cap | nodes), shape (C, J, level nodes)."""
+        prior, var, within2 = self._level(named)
+        total, _ = self._residuals(named)
+        precision = self._stopped_U[cut] / within2 + 1.0 / var
+        centre = (prior[None, :] / var + total[cut, None] / within2) / precision[:, None]
+        level = centre[:, :, None] + z / np.sqrt(precision)[:, None, None]
+        gap = (level + named["log_median"] - log_cap[:, None, None]) / np.sqrt(within2)
+        if not self.problem.difficulty:
+            return np.asarray(special.ndtr(gap))
+        shift = named["correct_effect"] / np.sqrt(within2)
+        wrong, right = special.ndtr(gap), special.ndtr(gap + shift)
+        return np.asarray(wrong + p[None, :, None] * (right - wrong))
+
+    def _cut_factor(
+        self, cut: Ints, survive: Floats, level_weight: Floats, log_loop: Floats, log_stop: Floats
+    ) -> Floats:
+        open_rows = self._open_U[cut][:, None, None]
+        n_loop = log_loop.shape[1]
+        weight = np.log(self._loop_weight) if n_loop > 1 else np.zeros(1)
+        if self.problem.loops == "estimated":
+            # One pass per loop node keeps the working set in cache.
+            columns = []
+            for loop, stop in zip(np.exp(log_loop).T, np.exp(log_stop).T, strict=True):
+                one = loop[None, :, None] + stop[None, :, None] * survive
+                columns.append(np.exp(open_rows * np.log(np.maximum(one, 1e-300))) @ level_weight)
+            log_inner = np.log(np.maximum(np.stack(columns, axis=2), 1e-300))
+        else:
+            powers = np.exp(open_rows * np.log(np.maximum(survive, 1e-300)))
+            log_inner = np.log(np.maximum(powers @ level_weight, 1e-300))[..., None]
+            log_inner = log_inner + open_rows * log_stop[None]
+            log_inner = log_inner + self._looping_U[cut][:, None, None] * log_loop[None]
+        powers = self._stopped_U[cut][:, None, None] * log_stop[None]
+        return np.asarray(special.logsumexp(log_inner + powers + weight, axis=2))
+
+    def group_masses(self, named: dict[str, float], group_size: int) -> tuple[float, float]:
+        """Return P(all right), P(all wrong) of a group, verdicts as judged at the cap."""
+        p = special.expit(self._logits(named))[:, None, None]
+        weight = self._weight2[:, None, None]
+        right = p
+        if self.problem.lengths and np.isfinite(self._log_cap_all):
+            prior, var, within2 = self._level(named)
+            level = prior[:, None] + np.sqrt(var) * self._level_z
+            shifted = level + named["log_median"] - self._log_cap_all
+            loop = special.expit(self._loop_nodes(named))[:, None, :]
+            stops = (1 - loop) * special.ndtr(
+                -(shifted + named["correct_effect"])[:, :, None] / np.sqrt(within2)
+            )
+            wrong_stops = (1 - loop) * special.ndtr(-shifted[:, :, None] / np.sqrt(within2))
+            right = p * stops
+            cut = 1 - right - (1 - p) * wrong_stops
+            right = right + self.problem.p_correct_if_truncated * cut
+            loop_weight = self._loop_weight if loop.shape[2] > 1 else np.ones(1)
+            weight = weight * self._level_weight[:, None] * loop_weight
+        return (
+            float((weight * right**group_size).sum()),
+            float((weight * (1 - right) ** group_size).sum()),
+        )
+
+    def _selected(self, named: dict[str, float]) -> Floats:
+        """Condition on a mixed group, or spread the known degenerate groups over the units."""
+        problem = self.problem
+        out = np.zeros(len(self._n_U))
+        for size in np.unique(self._n_U):
+            here = self._n_U == size
+            all_right, all_wrong = self.group_masses(named, int(size))
+            if problem.n_all_wrong is not None and problem.n_all_right is not None:
+                extra = problem.n_all_wrong * np.log(all_wrong)
+                extra += problem.n_all_right * np.log(all_right)
+                out[here] += extra / len(out)
+            elif problem.n_degenerate is not None:
+                out[here] += problem.n_degenerate * np.log(all_right + all_wrong) / len(out)
+            else:
+                out[here] -= np.log(max(1.0 - all_right - all_wrong, 1e-300))
+        return out
+
+
+def _hermite(n: int) -> tuple[Floats, Floats]:
+    z, weight = np.polynomial.hermite_e.hermegauss(n)
+    return z, weight / weight.sum()
