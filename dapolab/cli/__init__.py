@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from dapolab import __version__
-from dapolab.scenario.config import ConfigError
+from dapolab.errors import ConfigError
 
 COMMANDS: dict[str, str] = {
     "fit": "a real rollout dump -> a workload, with goodness of fit and plots",
@@ -32,12 +32,13 @@ def _parser() -> _Parser:
     lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
     parser = _Parser(
         prog="dapolab",
+        usage="dapolab COMMAND [options]",
         description="What a DAPO/GRPO training step will cost, before the GPU hours are spent.",
         epilog=f"commands:\n{lines}\n\ndapolab COMMAND --help tells more.",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
     )
     parser.add_argument("--version", action="version", version=f"dapolab {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

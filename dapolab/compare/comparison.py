@@ -103,6 +103,8 @@ def compare(
     )
     if len(steps) == 0:
         raise ConfigError(f"no step was completed: {endings['ended'].iloc[0]}")
+    if not steps["rollout/effective_groups"].any():
+        raise ConfigError(_nothing_trained(steps, policies))
     totals = totals_of(steps, policies, scenario.run.replications)
     ratios = {name: ratios_of(totals, name, policies) for name in policies[1:]}
     return Comparison(
@@ -132,6 +134,15 @@ def _table(runs: Mapping[tuple[str, int], SimRun], name: str) -> pd.DataFrame:
             frame.insert(1, "replication", replication)
             frames.append(frame)
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _nothing_trained(steps: pd.DataFrame, policies: tuple[str, ...]) -> str:
+    wrong, right = (steps[f"rollout/all_{kind}_share"].mean() for kind in ("wrong", "right"))
+    return (
+        f"no group was trained in {len(steps)} steps of {', '.join(policies)}: of "
+        f"{steps['rollout/candidate_groups'].sum():,.0f} candidate groups {wrong:.1%} were all "
+        f"wrong and {right:.1%} all right; check the difficulty of the workload"
+    )
 
 
 def _notes(scenario: Scenario, endings: pd.DataFrame) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dapolab.scenario.config import Config, Count, NonNegative, Positive
 # non-dyadic floats give a std of 1e-17 to 3e-8; the smallest spread meant by anyone is 1e-5.
 SPREAD_TOLERANCE = 1e-8
 
+
 class Overlong(Config):
     """Soft overlong punishment (DAPO Eq. 13): 0 to −factor over the last buffer_tokens."""
 

@@ -4,9 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one line that says what to do."""
+from dapolab.errors import ConfigError
 
 
 class Config(BaseModel):
@@ -19,3 +17,5 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+
+__all__ = ["Config", "ConfigError", "Count", "NonNegative", "Positive", "Share"]
