@@ -3,11 +3,11 @@
 The policy decides (``dapolab.collectors``), the engine moves tokens (``replica.py``), SimPy keeps
 the clock in between. A barrier policy hears of a wave when its last group has returned; the others
 hear of every group. A budget in seconds is a decision point: what has finished is judged, the rest
-is aborted.
+is aborted, and nothing is submitted that could not start before it.
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,10 +26,9 @@ from dapolab.collectors import (
     Submit,
     is_degenerate,
 )
-from dapolab.scenario import Budget, Hardware
+from dapolab.scenario import Budget, ConfigError, Hardware
 from dapolab.sim.replica import Engine
-from dapolab.sim.score import Scores
-from dapolab.workload.model import Groups, PromptStream
+from dapolab.sim.score import ScoredStream
 
 Process = Generator[simpy.Event, None, None]
 
@@ -39,21 +38,34 @@ IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED = range(5)
 class PromptCursor:
     """The walk through the prompt stream; ``drop_last`` skips an epoch's tail (verl's loader)."""
 
-    def __init__(self, stream: PromptStream, *, count: int, drop_last: bool) -> None:
-        self._stream = stream
+    def __init__(
+        self, *, n_available: Callable[[int, int], int], count: int, drop_last: bool
+    ) -> None:
+        self._n_available = n_available
         self._count = count
         self._drop_last = drop_last
         self.position = 0
         self.dropped = 0
 
     def take(self, n: int) -> tuple[int, int]:
-        """Return (start, how many of the ``n`` next prompts exist) and move on."""
+        """Return (start, how many of the ``n`` next prompts exist) and move on.
+
+        Raises
+        ------
+        ConfigError
+            ``drop_last`` and an epoch that holds fewer than ``n`` prompts.
+        """
         if self._drop_last:
+            if n > self._count:
+                raise ConfigError(
+                    f"workload.prompts: {self._count} prompts with drop_last never fill a batch of "
+                    f"{n} groups; use more prompts, a smaller batch, or drop_last = false"
+                )
             left = self._count - self.position % self._count
             if left < n:
                 self.position += left
                 self.dropped += left
-        available = self._stream.n_available(self.position, n)
+        available = self._n_available(self.position, n)
         if self._drop_last and available < n:
             available = 0
         start = self.position
@@ -77,11 +89,13 @@ class Wave:
 class Collection:
     """What one step collected; lists over the step's groups in submission order.
 
-    ``finished[i]`` is what the policy is told of group i once it has returned.
+    ``finished[i]`` is what the policy is told of group i once it has returned. ``runs`` are the
+    groups' places in the prompt stream as (start, number of positions).
     """
 
     start_s: float
-    groups: list[Groups] = field(default_factory=list)
+    trained_steps: int = 0
+    runs: list[tuple[int, int]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
@@ -89,6 +103,11 @@ class Collection:
     end_s: float = math.nan
     stop: Stop | None = None
     failure: str | None = None
+
+    @property
+    def n_returned(self) -> int:
+        """Groups whose responses all returned, trained or not."""
+        return len(self.status) - self.status.count(ABORTED)
 
 
 class Collecting:
@@ -99,10 +118,9 @@ class Collecting:
         env: simpy.Environment,
         *,
         engine: Engine,
-        stream: PromptStream,
+        stream: ScoredStream,
         cursor: PromptCursor,
         collector: Collector,
-        scores: Scores,
         hardware: Hardware,
         budget: Budget,
         trained_steps: int,
@@ -112,12 +130,11 @@ class Collecting:
         self._stream = stream
         self._cursor = cursor
         self._collector = collector
-        self._scores = scores
         self._hardware = hardware
-        self._trained_steps = trained_steps
         self._now_s = engine.now_s
         self._deadline_s = self._now_s + budget.seconds if budget.seconds else math.inf
-        self.result = Collection(start_s=self._now_s)
+        self._too_late = False
+        self.result = Collection(start_s=self._now_s, trained_steps=trained_steps)
 
     @property
     def _open(self) -> bool:
@@ -129,7 +146,10 @@ class Collecting:
             yield from self._wait(self._now_s + self._hardware.call_overhead_s)
         self._carry_out(self._collector.on_start())
         while self._open:
-            if self._engine.n_groups_in_flight == 0:
+            if self._too_late:
+                yield from self._wait(self._deadline_s)
+                self._reach("seconds")
+            elif self._engine.n_groups_in_flight == 0:
                 self._reach("data")
             elif self._collector.barrier:
                 yield from self._wave()
@@ -146,17 +166,19 @@ class Collecting:
             self._engine.drain()
         while self._engine.n_groups_in_flight and self._engine.advance(self._deadline_s):
             pass
-        in_time = self._engine.n_groups_in_flight == 0
+        all_returned = self._engine.n_groups_in_flight == 0
         wave.end_s = self._engine.now_s
-        wave.seen_s = self._polled(wave.end_s, since_s=wave.start_s) if in_time else wave.end_s
+        wave.seen_s = min(self._polled(wave.end_s, since_s=wave.start_s), self._deadline_s)
         yield from self._wait(wave.seen_s)
-        ends_P = self._engine.group_end_s(np.arange(wave.first, wave.last))
-        returned = [wave.first + int(i) for i in np.flatnonzero(np.isfinite(ends_P))]
-        actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
-        if in_time:
-            self._carry_out(actions)
+        indices = range(wave.first, wave.last)
+        if all_returned:
+            self._carry_out(self._collector.on_wave_end([self.result.finished[i] for i in indices]))
         else:
+            ends_P = self._engine.group_end_s(np.asarray(indices))
+            returned = [i for i, end in zip(indices, ends_P.tolist(), strict=True) if end == end]
+            actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
             self._carry_out([a for a in actions if isinstance(a, Keep | Drop)])
+        if self._now_s >= self._deadline_s:
             self._reach("seconds")
 
     def _next_groups(self) -> Process:
@@ -177,6 +199,8 @@ class Collecting:
                 self._carry_out(self._collector.on_group(self.result.finished[index]))
             else:
                 self.result.status[index] = self._leftover(index)
+        if self._now_s >= self._deadline_s:
+            self._reach("seconds")
 
     # ------------------------------------------------------------------ actions
 
@@ -193,33 +217,47 @@ class Collecting:
                 case Drop(index=index, reason=reason):
                     self.result.status[index] = DEGENERATE if reason == "degenerate" else SURPLUS
                 case Abort():
-                    self._engine.abort(at_s=self._engine.now_s)
+                    self._abort()
                 case Stop():
                     self.result.stop = action
                 case Fail(message=message):
                     self.result.failure = message
 
     def _submit(self, n: int) -> None:
+        barrier = self._collector.barrier
+        decode_start_s = self._now_s + (self._hardware.call_overhead_s if barrier else 0.0)
+        if decode_start_s >= self._deadline_s:
+            self._too_late = True
+            return
         start, available = self._cursor.take(n)
         if available == 0:
             self._reach("data")
             return
-        groups = self._stream.draw(start, available, trained_steps=self._trained_steps)
-        first = len(self.result.status)
-        self.result.groups.append(groups)
-        self.result.finished += self._scores.finished(groups, first=first)
-        self.result.status += [IN_FLIGHT] * available
-        start_s = self._now_s
-        if self._collector.barrier:
-            decode_start_s = start_s + self._hardware.call_overhead_s
-            self.result.waves.append(Wave(first, first + available, start_s, decode_start_s))
-            start_s = decode_start_s
+        result = self.result
+        first = len(result.status)
+        groups, finished = self._stream.draw(
+            start, available, first_index=first, trained_steps=result.trained_steps
+        )
+        result.finished += finished
+        result.status += [IN_FLIGHT] * available
+        if result.runs and sum(result.runs[-1]) == start:
+            result.runs[-1] = (result.runs[-1][0], result.runs[-1][1] + available)
+        else:
+            result.runs.append((start, available))
+        if barrier:
+            result.waves.append(Wave(first, first + available, self._now_s, decode_start_s))
         self._engine.submit(
-            at_s=start_s,
+            at_s=decode_start_s,
             group_P=groups.prompt_id_P,
             prompt_tokens_P=groups.prompt_tokens_P,
             n_tokens_PG=groups.n_tokens_PG,
         )
+
+    def _abort(self) -> None:
+        """Cut off everything at the next boundary, what was submitted this instant included."""
+        while self._engine.advance(self._engine.now_s):
+            pass
+        self._engine.abort(at_s=self._engine.now_s)
 
     def _reach(self, limit: Limit) -> None:
         """Tell the policy that a limit was reached."""
@@ -229,8 +267,10 @@ class Collecting:
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""
         if self._engine.n_groups_in_flight:
-            self._engine.abort(at_s=self._engine.now_s)
-        self._engine.drain()
+            self._abort()
+            self._engine.drain()
+            for wave in self.result.waves[-1:]:  # cut by the deadline: it lasts to the boundary
+                wave.end_s = wave.seen_s = self._engine.now_s
         train = self.result.stop is not None and self.result.stop.train
         for index, status in enumerate(self.result.status):
             if status == IN_FLIGHT:
@@ -250,10 +290,13 @@ class Collecting:
         self._now_s = max(self._now_s, until_s)
 
     def _polled(self, end_s: float, *, since_s: float) -> float:
+        """Return the first poll at or after ``end_s``, polls being counted from ``since_s``."""
         poll_s = self._hardware.poll_s
         if poll_s == 0:
             return end_s
-        return since_s + math.ceil((end_s - since_s) / poll_s - 1e-12) * poll_s
+        # An end exactly on a poll is seen by it; differences of large times round.
+        n_polls = math.ceil((end_s - since_s) / poll_s - 1e-9)
+        return max(end_s, since_s + n_polls * poll_s)
 
     def _leftover(self, index: int) -> int:
         """Status of a group that finished together with the one that ended the step."""

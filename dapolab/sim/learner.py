@@ -4,6 +4,18 @@ from dataclasses import dataclass
 
 from dapolab.scenario import Learner
 
+PARTS = (
+    "reward",
+    "old_logprob",
+    "reference",
+    "update",
+    "sync",
+    "validation",
+    "checkpoint",
+    "other",
+)
+"""Names of the parts of a step behind the rollout, in order; fields of LearnerTime with ``_s``."""
+
 
 @dataclass(frozen=True)
 class LearnerTime:
@@ -21,16 +33,10 @@ class LearnerTime:
     @property
     def total_s(self) -> float:
         """Seconds of all parts."""
-        return (
-            self.reward_s
-            + self.old_logprob_s
-            + self.reference_s
-            + self.update_s
-            + self.sync_s
-            + self.validation_s
-            + self.checkpoint_s
-            + self.other_s
-        )
+        return float(sum(getattr(self, f"{name}_s") for name in PARTS))
+
+
+NO_LEARNING = LearnerTime(*(0.0 for _ in PARTS))
 
 
 def learner_time(
@@ -40,7 +46,7 @@ def learner_time(
 
     Parameters
     ----------
-    n_responses : responses that were scored.
+    n_responses : responses that were scored, those of groups that returned.
     n_train_tokens : prompt and response tokens of the trained batch.
     skipped : nothing was left to train: no pass, no update, no new weights (06-dapo).
     """

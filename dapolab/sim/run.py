@@ -4,34 +4,28 @@ Pure: no files, no globals, nothing printed. One replication is one independent 
 (seed, replication) gives every policy the same prompts, lengths and right answers.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Generator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
 import simpy
 
 from dapolab.collectors import new_collector
-from dapolab.metrics import STEP_METRICS
 from dapolab.rng import seed_sequence
-from dapolab.scenario import ConfigError, Scenario
-from dapolab.sim.account import (
-    STATUS_NAMES,
-    ResponseFacts,
-    group_rows,
-    join,
-    step_row,
-    wave_rows,
-)
+from dapolab.scenario import ConfigError, Hardware, Scenario
+from dapolab.sim.account import Ledger, StepRecord
 from dapolab.sim.collect import Collecting, Collection, Process, PromptCursor
 from dapolab.sim.hardware import resolve
 from dapolab.sim.learner import LearnerTime, learner_time
 from dapolab.sim.replica import Engine
-from dapolab.sim.score import Scores
+from dapolab.sim.score import ScoredStream, Scores
 from dapolab.workload.model import Groups, PromptStream
 
 COMPLETED = "completed"
 DATA_EXHAUSTED = "data exhausted"
+# Policies that judge every candidate and stop at the B-th kept one, as theory A7 assumes.
+_ESTIMATES_Q = ("filter_no_refill", "exact_refill", "replenish")
 
 
 @dataclass(frozen=True)
@@ -40,12 +34,16 @@ class SimRun:
 
     Attributes
     ----------
-    steps : one row a step; columns are ``step, start_s`` and metrics.STEP_METRICS; absent is NaN.
-    groups : one row a group (metrics.GROUP_COLUMNS without policy and replication).
-    waves : one row a barrier wave; empty without a barrier.
+    steps : one row a step; columns are ``step, start_s, ended_by`` (the policy's stop reason, a
+        budget among them) and metrics.STEP_METRICS; absent is NaN.
+    groups : one row a group (metrics.GROUP_COLUMNS without policy and replication), those of a last
+        step that an error or the end of the data left unlearned included; such a step has no row in
+        ``steps``.
+    waves : one row a barrier wave, likewise; empty without a barrier.
     responses : one row a response of the recorded steps (for Gantt and trace).
     ended : "completed", "data exhausted" or "failed: …"; the tables hold what came before.
     n_prompts_used : positions of the prompt stream consumed, dropped tails included.
+    unlearned_s : seconds of that last, unlearned step; 0 where there is none.
     """
 
     steps: pd.DataFrame
@@ -54,19 +52,12 @@ class SimRun:
     responses: pd.DataFrame
     ended: str
     n_prompts_used: int
+    unlearned_s: float = 0.0
 
     @property
     def failed(self) -> bool:
         """Whether the policy itself ended the run with an error."""
         return self.ended.startswith("failed")
-
-
-@dataclass
-class _Tables:
-    steps: list[dict[str, float]] = field(default_factory=list)
-    groups: list[pd.DataFrame] = field(default_factory=list)
-    waves: list[dict[str, float]] = field(default_factory=list)
-    responses: list[pd.DataFrame] = field(default_factory=list)
 
 
 def simulate(
@@ -92,158 +83,157 @@ def simulate(
         The scenario cannot be run (a response that never fits, a replay with too few samples).
     """
     run = _Run(scenario, seed=seed, replication=replication)
-    run.record_steps, run.keep_groups = record_steps, keep_groups
-    env = run.env
-    env.process(run.training())
-    env.run()
+    run.ledger.record_steps, run.ledger.keep_groups = record_steps, keep_groups
+    run.env.process(run.training())
+    run.env.run()
     return run.result()
 
 
 class _Run:
-    """State of one simulated run: engine, prompt cursor, tables so far."""
+    """State of one simulated run: engine, prompt stream and cursor, books."""
 
     def __init__(self, scenario: Scenario, *, seed: int, replication: int) -> None:
-        draws = int(seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)[0])
-        rollout, prompts = scenario.rollout, scenario.workload.prompts
+        _check_budget(scenario)
         self.scenario = scenario
         self.env = simpy.Environment()
-        self.engine = Engine(scenario.hardware, resolve(scenario.hardware))
-        self.stream = PromptStream(
-            scenario.workload,
-            group_size=rollout.group_size,
-            cap_tokens=rollout.cap_tokens,
-            seed=draws >> 1,
+        hardware = _with_semaphore(scenario)
+        self.engine = Engine(hardware, resolve(hardware))
+        scores = Scores(scenario.rollout)
+        prompts = _prompt_stream(scenario, seed=seed, replication=replication)
+        drift = getattr(scenario.workload, "drift", None)
+        self.stream = ScoredStream(
+            prompts,
+            scores,
+            drifts=drift is not None and bool(drift.logit_per_step or drift.log_tokens_per_step),
         )
         self.cursor = PromptCursor(
-            self.stream, count=self.stream.n_prompts, drop_last=prompts.drop_last
+            n_available=prompts.n_available,
+            count=prompts.n_prompts,
+            drop_last=scenario.workload.prompts.drop_last,
         )
-        self.scores = Scores(rollout)
-        self.tables = _Tables()
+        self.ledger = Ledger(
+            scores=scores,
+            n_wanted=scenario.rollout.groups_per_step,
+            n_gpus=hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0),
+            estimates_q=scenario.collector.kind in _ESTIMATES_Q,
+        )
         self.ended = COMPLETED
-        self.record_steps = 0
-        self.keep_groups = True
+        self.unlearned_s = 0.0
 
     def training(self) -> Process:
         """Collect, learn, repeat (a SimPy process body)."""
         trained_steps = 0
         for step in range(self.scenario.run.steps):
-            collecting = Collecting(
-                self.env,
-                engine=self.engine,
-                stream=self.stream,
-                cursor=self.cursor,
-                collector=new_collector(self.scenario.collector, self.scenario.rollout),
-                scores=self.scores,
-                hardware=self.scenario.hardware,
-                budget=self.scenario.collector.budget,
-                trained_steps=trained_steps,
-            )
-            yield from collecting.run()
-            collection = collecting.result
+            collection = yield from self._collect(trained_steps)
+            out_of_data = collection.stop is not None and collection.stop.reason == "data"
             if collection.failure is not None:
                 self.ended = f"failed: {collection.failure}"
-                return
-            assert collection.stop is not None
-            out_of_data = collection.stop.reason == "data"
-            if out_of_data:
+            elif out_of_data:
                 self.ended = DATA_EXHAUSTED
-            if not collection.groups or (out_of_data and not collection.kept):
+            learned = collection.failure is None and not (out_of_data and not collection.kept)
+            if collection.runs:
+                self._account(step, collection, learned=learned)
+            if not learned:
+                self.unlearned_s = collection.end_s - collection.start_s
                 return
-            learner = self._account(step, collection)
             trained_steps += 1 if collection.kept else 0
-            yield self.env.timeout(max(collection.end_s - self.env.now, 0.0) + learner.total_s)
-            self.engine.reset(at_s=self.env.now)
+            yield from self._sleep_until(self.engine.now_s)
             if out_of_data:
                 return
 
-    def _account(self, step: int, collection: Collection) -> LearnerTime:
-        groups = join(collection.groups)
-        facts = self._facts(groups)
-        kept = np.array(collection.kept, dtype=np.int64)
-        size = groups.n_tokens_PG.shape[1]
-        train_tokens = groups.n_tokens_PG[kept].sum() + size * groups.prompt_tokens_P[kept].sum()
-        learner = learner_time(
+    def _collect(self, trained_steps: int) -> Generator[simpy.Event, None, Collection]:
+        collecting = Collecting(
+            self.env,
+            engine=self.engine,
+            stream=self.stream,
+            cursor=self.cursor,
+            collector=new_collector(self.scenario.collector, self.scenario.rollout),
+            hardware=self.scenario.hardware,
+            budget=self.scenario.collector.budget,
+            trained_steps=trained_steps,
+        )
+        yield from collecting.run()
+        return collecting.result
+
+    def _account(self, step: int, collection: Collection, *, learned: bool) -> None:
+        """Enter the step into the books, and move the engine to the start of the next one."""
+        facts, groups = self.engine.facts(), self._groups(collection)
+        learner = self._learner_time(step, collection, groups) if learned else None
+        self.ledger.add(StepRecord(step, collection, groups, facts, learner))
+        # SimPy's clock adds up delays and rounds; the engine's is the exact one.
+        self.engine.reset(at_s=collection.end_s + (learner.total_s if learner else 0.0))
+
+    def _groups(self, collection: Collection) -> Groups:
+        """Draw the step's groups once more, at a stretch: the stream is a pure function."""
+        draw, trained = self.stream.stream.draw, collection.trained_steps
+        parts = [draw(start, n, trained_steps=trained) for start, n in collection.runs]
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _learner_time(self, step: int, collection: Collection, groups: Groups) -> LearnerTime:
+        kept, size = collection.kept, self.scenario.rollout.group_size
+        tokens = sum(collection.finished[index].n_tokens for index in kept)
+        tokens += size * int(groups.prompt_tokens_P[kept].sum()) if kept else 0
+        return learner_time(
             self.scenario.learner,
             step=step,
-            n_responses=int(np.isfinite(facts.end_s_PG).sum()),
-            n_train_tokens=int(train_tokens),
-            skipped=len(kept) == 0,
+            n_responses=size * collection.n_returned,
+            n_train_tokens=tokens,
+            skipped=not kept,
         )
-        hardware = self.scenario.hardware
-        waves = wave_rows(collection, facts)
-        row = step_row(
-            collection,
-            groups,
-            facts,
-            waves=waves,
-            learner=learner,
-            rollout=self.scenario.rollout,
-            scores=self.scores,
-            n_gpus=hardware.replicas * hardware.gpus_per_replica
-            + (self.scenario.learner.gpus or 0),
-        )
-        self.tables.steps.append({"step": step, "start_s": collection.start_s, **row})
-        self.tables.waves += [{"step": step, **wave} for wave in waves]
-        if self.keep_groups:
-            frame = pd.DataFrame(group_rows(collection, groups, facts))
-            frame.insert(0, "step", step)
-            self.tables.groups.append(frame)
-        if step < self.record_steps:
-            self.tables.responses.append(_response_rows(step, collection, facts))
-        return learner
 
-    def _facts(self, groups: Groups) -> ResponseFacts:
-        facts = self.engine.facts()
-        shape = groups.n_tokens_PG.shape
-        return ResponseFacts(
-            replica_PG=facts.replica.reshape(shape),
-            submit_s_PG=facts.submit_s.reshape(shape),
-            admit_s_PG=facts.admit_s.reshape(shape),
-            first_token_s_PG=facts.first_token_s.reshape(shape),
-            end_s_PG=facts.end_s.reshape(shape),
-            generated_PG=facts.generated_tokens.reshape(shape),
-            n_preemptions=int(facts.n_preemptions.sum()),
-            prefill_s_R=facts.prefill_s,
-            peak_kv_tokens_R=facts.peak_kv_tokens,
-        )
+    def _sleep_until(self, at_s: float) -> Process:
+        if at_s > self.env.now:
+            yield self.env.timeout(at_s - self.env.now)
 
     def result(self) -> SimRun:
         """Return the tables so far."""
-        names = [metric.name for metric in STEP_METRICS]
-        steps = pd.DataFrame(self.tables.steps, columns=["step", "start_s", *names])
+        steps, groups, waves, responses = self.ledger.tables()
         return SimRun(
-            steps=steps.astype({"step": np.int64}),
-            groups=_concat(self.tables.groups),
-            waves=pd.DataFrame(self.tables.waves),
-            responses=_concat(self.tables.responses),
+            steps=steps,
+            groups=groups,
+            waves=waves,
+            responses=responses,
             ended=self.ended,
             n_prompts_used=self.cursor.position,
+            unlearned_s=self.unlearned_s,
         )
 
 
-def _concat(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+def _prompt_stream(scenario: Scenario, *, seed: int, replication: int) -> PromptStream:
+    draws = int(seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)[0])
+    return PromptStream(
+        scenario.workload,
+        group_size=scenario.rollout.group_size,
+        cap_tokens=scenario.rollout.cap_tokens,
+        seed=draws >> 1,
+    )
 
 
-def _response_rows(step: int, collection: Collection, facts: ResponseFacts) -> pd.DataFrame:
-    n_groups, size = facts.end_s_PG.shape
-    wave_P = np.full(n_groups, -1)
-    for number, wave in enumerate(collection.waves):
-        wave_P[wave.first : wave.last] = number
-    columns: dict[str, Any] = {
-        "step": step,
-        "wave": np.repeat(wave_P, size),
-        "group": np.repeat(np.arange(n_groups), size),
-        "member": np.tile(np.arange(size), n_groups),
-        "replica": facts.replica_PG.ravel(),
-        "submit_s": facts.submit_s_PG.ravel(),
-        "admit_s": facts.admit_s_PG.ravel(),
-        "first_token_s": facts.first_token_s_PG.ravel(),
-        "end_s": facts.end_s_PG.ravel(),
-        "generated_tokens": facts.generated_PG.ravel(),
-        "status": np.repeat(STATUS_NAMES[np.array(collection.status)], size),
-    }
-    return pd.DataFrame(columns)
+def _joined(parts: list[Groups]) -> Groups:
+    names = [field.name for field in fields(Groups)]
+    return Groups(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-__all__ = ["ConfigError", "SimRun", "simulate"]
+def _check_budget(scenario: Scenario) -> None:
+    seconds, overhead_s = scenario.collector.budget.seconds, scenario.hardware.call_overhead_s
+    if seconds is not None and seconds <= overhead_s:
+        raise ConfigError(
+            f"collector.budget.seconds {seconds:g} is spent by hardware.call_overhead_s "
+            f"{overhead_s:g} before anything is generated; raise the budget"
+        )
+
+
+def _with_semaphore(scenario: Scenario) -> Hardware:
+    """Return the hardware with the policy's own limit on groups in flight, shared by replicas."""
+    hardware = scenario.hardware
+    n_groups = getattr(scenario.collector, "concurrent_groups", None)
+    if n_groups is None:
+        return hardware
+    share, rest = divmod(n_groups, hardware.replicas)
+    if rest or not share:
+        raise ConfigError(
+            f"collector.concurrent_groups {n_groups} must be a multiple of hardware.replicas "
+            f"{hardware.replicas}: each replica admits an equal share"
+        )
+    limit = min(share, hardware.max_groups_in_flight or share)
+    return hardware.model_copy(update={"max_groups_in_flight": limit})

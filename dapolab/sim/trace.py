@@ -5,18 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dapolab.sim.learner import PARTS
 from dapolab.sim.run import SimRun
-
-_PHASES = (
-    "reward",
-    "old_logprob",
-    "reference",
-    "update",
-    "sync",
-    "validation",
-    "checkpoint",
-    "other",
-)
 
 
 def perfetto(run: SimRun, *, name: str) -> dict[str, Any]:
@@ -42,7 +32,7 @@ def _phases(step: pd.Series) -> list[dict[str, Any]]:
     number, start_s = int(step["step"]), float(step["start_s"])
     end_s = start_s + float(step["time/rollout_seconds"])
     events = [_span(f"step {number} rollout", 0, 0, start_s, end_s, {})]
-    for phase in _PHASES:
+    for phase in PARTS:
         seconds = float(step[f"time/{phase}_seconds"])
         if seconds > 0:
             events.append(_span(f"step {number} {phase}", 0, 0, end_s, end_s + seconds, {}))
