@@ -100,7 +100,7 @@ def test_nested_scalars_have_dotted_names(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", rows)
     records = read_records(path, options=ReadOptions(columns={"n_tokens": "usage.out"}))
     assert cells(records, "n_tokens") == [7, 7]
-    assert has_note(records, "lists or objects", "usage.deep (2 of 2)", "m (2 of 2)")
+    assert has_note(records, "are left out", "usage.deep (2 of 2)", "m (2 of 2)")
 
 
 def test_unknown_scalar_columns_are_kept(tmp_path: Path) -> None:
@@ -231,6 +231,22 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path, bad: str) -> No
     path = text(tmp_path / "a.jsonl", f'{{"prompt_id":1,"tokens":1}}\n{bad}\n{{"prompt_id":1}}\n')
     with pytest.raises(ConfigError, match=r"a\.jsonl: line 2: "):
         read_records(path)
+
+
+def test_a_csv_without_a_last_line_break_may_be_cut(tmp_path: Path) -> None:
+    """Cut inside a number (163 of 16384) cannot be seen otherwise."""
+    path = text(tmp_path / "a.csv", "prompt_id,tokens\n1,5\n1,163")
+    assert has_note(read_records(path), "no line break at the end", "line 3")
+
+
+def test_a_badly_quoted_row_is_an_error_unless_it_is_the_last(tmp_path: Path) -> None:
+    path = text(tmp_path / "a.csv", 'prompt_id,tokens\n1,5\n"1"x,6\n1,7\n')
+    with pytest.raises(ConfigError, match=r"a\.csv: line 3: not valid CSV"):
+        read_records(path)
+    path = text(tmp_path / "b.csv", 'prompt_id,tokens\n1,5\n1,"6')
+    records = read_records(path)
+    assert cells(records, "n_tokens") == [5]
+    assert has_note(records, "last line (3) is cut off")
 
 
 def test_a_csv_row_of_another_width_is_an_error(tmp_path: Path) -> None:

@@ -212,14 +212,14 @@ class TableBuilder:
         return pd.DataFrame(columns, index=pd.RangeIndex(self.n_rows), copy=False)
 
     def notes(self) -> list[str]:
-        """Return what was left out: columns of lists or objects."""
+        """Return what was left out: lists, objects, and other kinds of cells."""
         if not self._dropped:
             return []
         listed = ", ".join(
             f"{name.removeprefix(EXTRA)} ({count} of {self.n_rows})"
             for name, count in sorted(self._dropped.items())
         )
-        return [f"cells that are lists or objects are left out: {listed}"]
+        return [f"cells that are no number, boolean or text are left out: {listed}"]
 
 
 def _new_column(name: str) -> _Column:

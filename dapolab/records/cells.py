@@ -8,6 +8,7 @@ carry the wrapping that ``json.dumps(default=str)`` leaves around tensors and nu
 import hashlib
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 MISSING_WORDS = frozenset({"", "nan", "null", "none", "na", "n/a", "<na>"})
@@ -202,6 +203,18 @@ def flatten(row: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return flat
+
+
+def table_at(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the object under a key, or an empty one where there is none."""
+    found = row.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def tables_at(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects of the list under a key; anything else in it is passed over."""
+    found = row.get(name)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _shown(value: object) -> str:

@@ -123,7 +123,8 @@ def _detect_text(path: Path, start: bytes) -> str:
     printable = first.decode("utf-8", "replace")
     looks_like_table = any(separator in printable for separator in ",\t;")
     if b"\0" in start or "\ufffd" in printable or not looks_like_table or " - " in printable:
-        shown = printable[:60] if printable.isprintable() else "binary data"
+        plain = printable.isprintable() and b"\0" not in start
+        shown = printable[:60] if plain else "binary data"
         raise ConfigError(
             f"{path}: not a known format (it starts with {shown!r}); expected {KNOWN}"
         )
@@ -133,6 +134,6 @@ def _detect_text(path: Path, start: bytes) -> str:
 def _first_object(start: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(start.split(b"\n", 1)[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

@@ -144,46 +144,65 @@ def csv_rows(source: Source) -> Iterator[tuple[int, Row]]:
 
 
 def _csv_rows(source: Source) -> Iterator[tuple[int, Row]]:
+    header: list[str] | None = None
+    broken: tuple[int, str] | None = None
+    n_rows = line = 0
+    for line, cells in _csv_cells(source):
+        if broken is not None:
+            raise source.error(broken[1], line=broken[0])
+        if isinstance(cells, str):
+            broken = (line, cells)
+        elif header is None:
+            header = _header(source, cells)
+        elif len(cells) != len(header):
+            broken = (line, f"{len(cells)} cells, expected {len(header)}")
+        else:
+            n_rows += 1
+            yield line, dict(zip(header, cells, strict=True))
+    if broken is not None:
+        if n_rows == 0:
+            raise source.error(broken[1], line=broken[0])
+        _report_cut(source, broken[0], n_rows)
+    elif n_rows and _ends_open(source.path):
+        source.notes.append(
+            f"{source.name}: no line break at the end: if the file was cut, so is line {line}"
+        )
+
+
+def _csv_cells(source: Source) -> Iterator[tuple[int, list[str] | str]]:
+    """Yield (line number, cells) of every record, or what is wrong with it in words."""
     with _opened(source) as (stream, raw):
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         reader = csv.reader(text, delimiter=delimiter(head(source.path)), strict=True)
-        header: list[str] | None = None
-        pending: tuple[int, str] | None = None
-        n_rows = position = line = 0
+        position = 0
         while True:
-            start = line + 1
+            start = reader.line_num + 1
             try:
                 cells = next(reader)
             except StopIteration:
-                break
+                return
             except csv.Error as error:
-                pending = pending or (start, f"not valid CSV ({error})")
                 if reader.line_num > start:  # an open quote swallowed whole lines, not just one
                     raise source.error("a quote opened here is never closed", line=start) from None
-                break
+                yield start, f"not valid CSV ({error})"
+                continue
             except _CUT_GZIP:
-                pending = pending or (start, "the gzip stream is cut")
-                break
-            line = reader.line_num
+                yield start, "the gzip stream is cut"
+                return
             now = raw.tell()
             source.progress.advance(now - position)
             position = now
-            if not cells:
-                continue
-            if pending is not None:
-                raise source.error(pending[1], line=pending[0])
-            if header is None:
-                header = _header(source, cells)
-            elif len(cells) != len(header):
-                pending = (start, f"{len(cells)} cells, expected {len(header)}")
-            else:
-                n_rows += 1
-                yield start, dict(zip(header, cells, strict=True))
-        if pending is not None:
-            remainder = next(iter(text), "") if "cut" not in pending[1] else ""
-            if n_rows == 0 or remainder:
-                raise source.error(pending[1], line=pending[0])
-            _report_cut(source, pending[0], n_rows)
+            if cells:
+                yield start, cells
+
+
+def _ends_open(path: Path) -> bool:
+    """Tell whether a plain file ends without a line break."""
+    with path.open("rb") as file:
+        if file.read(2) == GZIP_MAGIC:
+            return False
+        file.seek(-1, io.SEEK_END)
+        return file.read(1) not in b"\r\n"
 
 
 def _header(source: Source, cells: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dapolab.records.builder import EXTRA
-from dapolab.records.cells import CellError, cut_by_limit, number, text_id
+from dapolab.records.cells import CellError, cut_by_limit, number, table_at, tables_at, text_id
 from dapolab.records.draft import DESCRIPTION, REAL_SAMPLE, Draft, Reading
 from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.options import Selection
@@ -64,8 +64,8 @@ def _read_traces(sources: Sequence[Source], reading: Reading) -> Draft:
 
 
 def _episode_rows(episode: Row, *, source: Source, line: int) -> list[dict[str, object]]:
-    task, group = _table(episode, "task"), _table(episode, "group")
-    work = _table(_table(episode, "run"), "work")
+    task, group = table_at(episode, "task"), table_at(episode, "group")
+    work = table_at(table_at(episode, "run"), "work")
     prompt = text_id(task.get("key")) or text_id(task.get("hash"))
     group_id = text_id(group.get("id"))
     if prompt is None and group_id is None:
@@ -78,26 +78,24 @@ def _episode_rows(episode: Row, *, source: Source, line: int) -> list[dict[str, 
         if name in episode:
             common[EXTRA + name] = episode[name]
     for end in ("start", "end"):
-        if end in _table(work, "policy"):
-            common[f"{EXTRA}policy.{end}"] = _table(work, "policy")[end]
+        if end in table_at(work, "policy"):
+            common[f"{EXTRA}policy.{end}"] = table_at(work, "policy")[end]
     if "effective" in source.path.parts[-2:-1]:
         common["kept"] = True
-    traces = episode.get("traces")
-    listed = traces if isinstance(traces, list) else []
-    return [common | _trace_row(trace) for trace in listed if isinstance(trace, dict)]
+    return [common | _trace_row(trace) for trace in tables_at(episode, "traces")]
 
 
 def _trace_row(trace: Mapping[str, Any]) -> dict[str, object]:
-    nodes = [node for node in trace.get("nodes") or [] if isinstance(node, dict)]
+    nodes = tables_at(trace, "nodes")
     masks = [node["mask"] for node in nodes if isinstance(node.get("mask"), list)]
     row: dict[str, object] = {"reward": _weighted(trace.get("rewards"))}
     if masks:
         row["n_tokens"] = sum(sum(map(bool, mask)) for mask in masks)
         row["n_prompt_tokens"] = _prompt_tokens(nodes)
     row["truncated"] = cut_by_limit(trace.get("stop_condition"))
-    agent = _table(_table(trace, "timing"), "agent")
+    agent = table_at(table_at(trace, "timing"), "agent")
     row |= {"t_start_s": agent.get("start"), "t_end_s": agent.get("end")}
-    row.update((f"{EXTRA}metrics.{k}", v) for k, v in _table(trace, "metrics").items())
+    row.update((f"{EXTRA}metrics.{k}", v) for k, v in table_at(trace, "metrics").items())
     for name in ("is_completed", "stop_condition"):
         row[EXTRA + name] = trace.get(name)
     return row
@@ -107,9 +105,9 @@ def _prompt_tokens(nodes: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the tokens before the first sampled node; None where token ids are absent."""
     n_tokens = 0
     for node in nodes:
-        if any(node.get("mask") or []):
+        mask, ids = node.get("mask"), node.get("token_ids")
+        if isinstance(mask, list) and any(mask):
             return n_tokens
-        ids = node.get("token_ids")
         if not isinstance(ids, list):
             return None
         n_tokens += len(ids)
@@ -152,8 +150,3 @@ def _first_row(source: Source) -> Row:
     for _, row in json_rows(quiet):
         return row
     return {}
-
-
-def _table(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = row.get(name)
-    return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dapolab.records.builder import EXTRA
-from dapolab.records.cells import CUT_WORDS, CellError, text_id, whole
+from dapolab.records.cells import CUT_WORDS, CellError, table_at, tables_at, text_id, whole
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
 from dapolab.records.lines import Row, Source, json_rows
 
@@ -54,7 +54,7 @@ def _row(raw: Row) -> dict[str, object] | None:
         return None
     split = text_id(raw.get("split")) or "train"
     iteration = whole(raw.get("iteration"))
-    steps = [step for step in raw.get("steps") or [] if isinstance(step, dict)]
+    steps = tables_at(raw, "steps")
     row: dict[str, object] = {
         "group_id": f"{split}/{group}@{'' if iteration is None else iteration}",
         "sample": raw.get("traj_idx"),
@@ -73,14 +73,14 @@ def _row(raw: Row) -> dict[str, object] | None:
     if isinstance(tags, list):
         row[EXTRA + "tags"] = ",".join(str(tag) for tag in tags)
     row.update(
-        (f"{EXTRA}{name}", value) for name, value in _table(raw, "trajectory_metrics").items()
+        (f"{EXTRA}{name}", value) for name, value in table_at(raw, "trajectory_metrics").items()
     )
     return row
 
 
 def _truncated(raw: Row, steps: Sequence[Mapping[str, Any]]) -> bool | None:
     """Read the metrics ``stop/<reason>``; None where there are none."""
-    metrics = [_table(raw, "trajectory_metrics"), *(_table(step, "metrics") for step in steps)]
+    metrics = [table_at(raw, "trajectory_metrics"), *(table_at(step, "metrics") for step in steps)]
     reasons = {
         name.removeprefix("stop/").lower(): bool(value)
         for table in metrics
@@ -90,8 +90,3 @@ def _truncated(raw: Row, steps: Sequence[Mapping[str, Any]]) -> bool | None:
     if not reasons:
         return None
     return any(reason in CUT_WORDS for reason in reasons)
-
-
-def _table(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = row.get(name)
-    return found if isinstance(found, dict) else {}

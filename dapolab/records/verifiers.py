@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from dapolab.records.builder import EXTRA
-from dapolab.records.cells import CellError, boolean, cut_by_limit, text_hash, text_id, whole
+from dapolab.records.cells import (
+    CellError,
+    boolean,
+    cut_by_limit,
+    table_at,
+    text_hash,
+    text_id,
+    whole,
+)
 from dapolab.records.draft import REAL_SAMPLE, Draft, Reading
 from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.tokens import text_of
@@ -98,9 +106,8 @@ class RolloutRows:
             row["step"] = step
         self._add_metrics(row, raw.get("metrics"))
         self._add_lengths(row, raw)
-        generation = (raw.get("timing") or {}).get("generation")
-        if isinstance(generation, dict):
-            row |= {"t_start_s": generation.get("start"), "t_end_s": generation.get("end")}
+        generation = table_at(table_at(raw, "timing"), "generation")
+        row |= {"t_start_s": generation.get("start"), "t_end_s": generation.get("end")}
         return row
 
     def _add_metrics(self, row: dict[str, object], metrics: object) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dapolab.records.builder import EXTRA
-from dapolab.records.cells import scalar_text, text_hash, text_id, whole
+from dapolab.records.cells import CellError, text_hash, text_id, whole
 from dapolab.records.draft import REAL_SAMPLE, Draft, Reading
 from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.tokens import text_of
@@ -46,7 +46,10 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
             if str(raw.get("uid", "")).startswith("pad"):
                 state.padding += 1
                 continue
-            row = _row(raw, source=source, line=line, file_step=file_step, reading=reading)
+            try:
+                row = _row(raw, source=source, line=line, file_step=file_step, reading=reading)
+            except CellError as error:
+                raise source.error(str(error), line=line) from None
             state.n_uid += "uid" in raw
             state.misaligned = state.misaligned or "acc" in raw or "pred" in raw
             reading.builder.add(row, source=source, line=line)
@@ -91,14 +94,14 @@ def _row(
     prompt, answer = text_of(raw.get("input")), text_of(raw.get("output"))
     if prompt is None:
         raise source.error("no input: groups are formed by the prompt's text", line=line)
-    step = raw.get("step", file_step)
+    step = whole(raw.get("step", file_step))
     row: dict[str, object] = {
         EXTRA + name: value for name, value in raw.items() if name not in _USED
     }
     prompt_id = text_hash(prompt)
     row |= {
         "prompt_id": prompt_id,
-        "group_id": f"{prompt_id}@{scalar_text(step)}",
+        "group_id": prompt_id if step is None else f"{prompt_id}@{step}",
         "step": step,
         "reward": raw.get("score"),
         "source": source.name,
