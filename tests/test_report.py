@@ -350,8 +350,10 @@ def console_lines(policies: tuple[str, ...], best: tuple[str, ...]) -> list[str]
     tables = comparison_tables(policies)
     for name in policies:
         tables.estimates[name]["share/tail"] = Estimate(0.3, 0.2, 0.4, 9, "share")
-        tables.estimates[name]["share/train_tokens"] = Estimate(0.634, 0.62, 0.65, 9, "share")
-        tables.estimates[name]["bias/length_ratio_policy"] = Estimate(0.93, 0.9, 0.96, 9, "ratio")
+        tables.estimates[name]["share/train_tokens"] = Estimate(0.6341, 0.6337, 0.6345, 9, "share")
+        tables.estimates[name]["bias/length_ratio_policy"] = Estimate(
+            0.93123, 0.93101, 0.93145, 9, "ratio"
+        )
     table = comparison_table(policies, estimates=tables.estimates, ratios=tables.ratios, best=best)
     return as_text(table).splitlines()
 
@@ -362,6 +364,10 @@ def test_the_console_table_fits_80_columns_and_marks_the_set():
     for name in POLICIES:
         (row,) = [line for line in lines if re.match(rf"[* ]+{name}\s", line)]
         assert row.lstrip().startswith("*") == (name in {"streaming", "over_provision"})
+    # one line a policy: nothing is wrapped
+    rule = next(i for i, line in enumerate(lines) if "────" in line)
+    rows = lines[rule + 1 : rule + 1 + len(POLICIES)]
+    assert [line.strip("* ").split()[0] for line in rows] == list(POLICIES)
     (row,) = [line for line in lines if "exact_refill  " in line and "relative cost" not in line]
     assert "—" not in row  # it has waves
 

@@ -48,7 +48,7 @@ def comparison_table(
     ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("  policy", overflow="fold", max_width=20)
-    table.add_column("relative cost", justify="right", max_width=21)
+    table.add_column("relative cost", justify="right", no_wrap=True)
     for metric in columns:
         table.add_column(CONSOLE_COLUMNS[metric], justify="right", max_width=9)
     for name in policies:
@@ -92,7 +92,11 @@ def metric_table(
 
 
 def _short(value: Estimate | None) -> str:
-    return formats.MISSING if value is None else formats.estimate(value, interval=False)
+    if value is None:
+        return formats.MISSING
+    if value.unit == "share":
+        return f"{100 * value.mean:.0f} %"
+    return formats.number(value.mean)
 
 
 def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:

@@ -34,7 +34,7 @@ def number(value: float, *, decimals: int | None = None) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) != 0 else text.lstrip("-")
 
 
-def estimate(value: Estimate, *, interval: bool = True) -> str:
+def estimate(value: Estimate) -> str:
     """Return ``mean [low, high]`` in the digits that the interval supports; shares in per cent."""
     scale, suffix = (100.0, " %") if value.unit == "share" else (1.0, "")
     mean = value.mean * scale
@@ -45,8 +45,6 @@ def estimate(value: Estimate, *, interval: bool = True) -> str:
     if high == low:
         return number(mean) + suffix
     text = number(mean, decimals=decimals) + suffix
-    if not interval:
-        return text
     return f"{text} [{number(low, decimals=decimals)}, {number(high, decimals=decimals)}]"
 
 
