@@ -226,3 +226,24 @@ def test_batch_means_by_hand_and_its_limits():
         stats.batch_means(x, n_batches=10)
     with pytest.raises(ValueError, match="too few"):
         stats.batch_means(x[:5])
+
+
+def test_bad_levels_shares_and_quantiles_are_refused():
+    for call in (
+        lambda: stats.mean_estimate([1.0, 2.0], level=1.0),
+        lambda: stats.wilson(3, 2),
+        lambda: stats.wilson(0, 0),
+        lambda: stats.quantile_estimate([1.0], 1.0),
+        lambda: stats.mean_estimate([]),
+        lambda: stats.mean_estimate([[1.0]]),
+        lambda: stats.paired_difference([1.0], [1.0, 2.0]),
+        lambda: stats.best_set_of_ratios({"a": ([1.0], [1.0, 2.0])}),
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            call()
+
+
+def test_paired_difference_is_the_t_interval_of_differences():
+    got = stats.paired_difference([3.0, 5.0, 4.0], [1.0, 2.0, 3.0], unit="s")
+    low, high = scipy_stats.t.interval(0.99, 2, loc=2.0, scale=1.0 / math.sqrt(3))
+    assert (got.mean, got.low, got.high) == pytest.approx((2.0, low, high))

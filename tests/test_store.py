@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -216,6 +217,22 @@ def test_a_full_disk_keeps_the_rows_for_the_next_commit(tmp_path, monkeypatch):
     assert store.read_shards(tmp_path).table["id"].tolist() == ["a", "b"]
     with pytest.raises(ValueError, match="closed"):
         writer.append({"id": "c"})
+
+
+def test_a_commit_that_fails_in_the_background_is_raised_by_the_next_append(tmp_path, monkeypatch):
+    failed = threading.Event()
+
+    def full(*_args):
+        failed.set()
+        raise OSError(28, "No space left on device")
+
+    with store.ShardWriter(tmp_path, every_s=0.02) as writer, monkeypatch.context() as patch:
+        patch.setattr(shards, "atomic_write", full)
+        writer.append({"id": "a"})
+        assert failed.wait(30)
+        with pytest.raises(OSError, match="No space"):
+            writer.append({"id": "b"})
+    assert set(store.read_shards(tmp_path).table["id"]) == {"a", "b"}
 
 
 def test_kill_9_loses_at_most_the_last_second(tmp_path):

@@ -67,8 +67,9 @@ def time_figure(tables: ComparisonTables) -> FigureSpec:
         how_to_read=(
             "A bar is the mean training step. Hatched orange is the time in which slots stand "
             "empty until the longest answer of a wave (or of the step, without waves) ends; decode "
-            "is what the same tokens would take at full concurrency. Read it together with the cost per trained group above: a "
-            "policy that trains fewer groups a step has a short bar and may still be dear."
+            "is what the same tokens would take at full concurrency. Read it together with the "
+            "cost per trained group above: a policy that trains fewer groups a step has a short "
+            "bar and may still be dear."
         ),
     )
 
