@@ -53,11 +53,14 @@ def pass_rate_for(p_mixed: float, *, group_size: int) -> float:
     return float(optimize.brentq(gap, 0.0, 0.5, xtol=1e-15, rtol=1e-14))
 
 
-def normal_nodes(n: int) -> tuple[Floats, Floats]:
-    """Return ``n`` nodes and weights for an expectation over N(0, 1); n = 1 gives the mean."""
+def normal_nodes(n: int, *, reach: float = _NORMAL_REACH) -> tuple[Floats, Floats]:
+    """Return ``n`` nodes and weights for an expectation over N(0, 1); n = 1 gives the mean.
+
+    Nodes are evenly spaced over ±``reach`` standard deviations.
+    """
     if n == 1:
         return np.zeros(1), np.ones(1)
-    z = np.linspace(-_NORMAL_REACH, _NORMAL_REACH, n)
+    z = np.linspace(-reach, reach, n)
     weight = np.exp(-0.5 * z * z)
     return z, weight / weight.sum()
 

@@ -32,7 +32,8 @@ from dapolab.workload.lengths import LengthLaw, LogNormalPart, latent_law
 from dapolab.workload.replay import RecordedGroups, load_groups
 
 Floats = NDArray[np.float64]
-_LEVEL_NODES, _LOGIT_NODES, _LOOP_NODES = 41, 61, 9
+_LEVEL_NODES, _LOGIT_NODES, _LOOP_NODES = 29, 49, 17
+_REACH = 5.0
 _NODES_PER_CHUNK = 1 << 22
 
 
@@ -193,15 +194,15 @@ def _of_joint(
 ) -> Marginals:
     w, drift = workload, workload.drift
     between, within = np.sqrt(w.prompt_share) * w.sigma, np.sqrt(1 - w.prompt_share) * w.sigma
-    z_1, weight_1 = normal_nodes(_LEVEL_NODES if between else 1)
-    z_2, weight_2 = normal_nodes(_LOGIT_NODES)
+    z_1, weight_1 = normal_nodes(_LEVEL_NODES if between else 1, reach=_REACH)
+    z_2, weight_2 = normal_nodes(_LOGIT_NODES, reach=_REACH)
     loops = w.loop_share > 0.0
-    z_3, weight_3 = normal_nodes(_LOOP_NODES if loops and w.loop_sd_logit else 1)
+    z_3, weight_3 = normal_nodes(_LOOP_NODES if loops and w.loop_sd_logit else 1, reach=_REACH)
     grid = np.meshgrid(z_1, z_2, z_3, indexing="ij")
     level, own, loop_own = (z.ravel() for z in grid)
     z_logit = w.correlation * level + np.sqrt(1 - w.correlation**2) * own
     weight = np.einsum("i,j,k->ijk", weight_1, weight_2, weight_3).ravel()
-    keep = weight > 1e-13
+    keep = weight > 1e-9
     level, z_logit, loop_own = level[keep], z_logit[keep], loop_own[keep]
     weight = weight[keep] / weight[keep].sum()
     p = special.expit(w.mean_logit + w.sd_logit * z_logit + drift.logit_per_step * trained_steps)

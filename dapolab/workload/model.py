@@ -85,8 +85,11 @@ class _Responses:
 
 
 class _Source(Protocol):
-    p_correct_if_truncated: float | None  # None: a cut answer keeps its correctness
     drifts: bool
+
+    @property
+    def p_correct_if_truncated(self) -> float | None:
+        """None: a cut answer keeps its correctness."""
 
     def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> _Responses: ...
 

@@ -1,6 +1,7 @@
 """Fit a workload to recorded rollouts: censoring, selection, uncertainty, goodness."""
 
-from dapolab.workload.fit.joint import Degenerate, fit_workload
+from dapolab.workload.fit.joint import fit_workload
+from dapolab.workload.fit.plan import Degenerate
 from dapolab.workload.fit.result import (
     Estimate,
     FittedWorkload,

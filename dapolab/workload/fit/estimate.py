@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from dapolab.workload.difficulty import normal_nodes
-from dapolab.workload.fit.likelihood import BOUNDS, NO_LOOPS, Likelihood, location
+from dapolab.workload.fit.likelihood import Likelihood
+from dapolab.workload.fit.problem import BOUNDS, NO_LOOPS, location
 
 Floats = NDArray[np.float64]
 _STEP = 1e-2

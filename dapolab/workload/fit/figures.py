@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from dapolab.scenario import JointWorkload, Prompts
 from dapolab.workload.fit.goodness import padded
-from dapolab.workload.fit.likelihood import Problem
+from dapolab.workload.fit.problem import Problem
 from dapolab.workload.fit.rows import Rows
 from dapolab.workload.marginals import marginals
 from dapolab.workload.model import PromptStream

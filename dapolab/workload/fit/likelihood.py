@@ -3,97 +3,23 @@
 One prompt: z₂ is its standardised logit pass rate, its length level given z₂ is normal, its loop
 logit depends on z₂ and an own effect. Given z₂ the levels of the stopped rows integrate in closed
 form; what remains is an expectation over the *posterior* of the level (Gauss–Hermite, smooth at
-the posterior's own scale), the loop effect (Gauss–Hermite) and z₂ (trapezoid).
+the posterior's own scale), the loop effect and z₂ (both trapezoid).
 
 A stopped row contributes (1 − λ)·p^c (1 − p)^(1−c)·φ(log length | level + δ·c); a truncated row,
 whose verdict is treated as missing, λ + (1 − λ)·[p·S₁(c) + (1 − p)·S₀(c)].
 """
-
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from dapolab.workload.difficulty import normal_nodes
+from dapolab.workload.fit.problem import NAMES, NO_LOOPS, Problem, location
 from dapolab.workload.fit.rows import Rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_NARROW = 3
-
-NAMES = (
-    "log_median",
-    "log_between",
-    "log_within",
-    "correct_effect",
-    "accuracy_logit",
-    "log_sd_logit",
-    "atanh_correlation",
-    "loop_logit",
-    "log_loop_sd",
-    "atanh_loop_correlation",
-)
-BOUNDS = {
-    "log_median": (0.0, 16.0),
-    "log_between": (-4.0, 1.5),
-    "log_within": (-4.0, 1.5),
-    "correct_effect": (-4.0, 4.0),
-    "accuracy_logit": (-7.0, 7.0),
-    "log_sd_logit": (-3.0, 2.5),
-    "atanh_correlation": (-2.3, 2.3),
-    "loop_logit": (-11.0, 5.0),
-    "log_loop_sd": (-3.0, 1.0),
-    "atanh_loop_correlation": (-2.3, 2.3),
-}
-NO_LOOPS = -np.inf
-
-
-def location(marginal_logit: float, sd: float) -> float:
-    """Return the mean of a normal logit whose expected probability is near expit(marginal_logit).
-
-    E expit(m + sd·Z) ≈ expit(m/√(1 + .346·sd²)): the accuracy and the loop share are what data
-    fix best, so they, not the means of the logits, are the free parameters.
-    """
-    return float(marginal_logit * np.sqrt(1.0 + 0.346 * sd * sd))
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """How finely each effect is integrated."""
-
-    logit: int = 41
-    level: int = 17
-    level_narrow: int = 7
-    loop: int = 7
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is estimated and what is held fixed.
-
-    ``fixed`` holds values of NAMES that are not estimated; ``loops`` says what truncated rows
-    beyond the cap are: "estimated", "none", "all" or "flagged" (the records tell).
-    ``prompt_share`` fixes the between share (one response a prompt). ``kept`` conditions on a
-    mixed group; degenerate counts, where known, replace the condition.
-    """
-
-    lengths: bool
-    difficulty: bool
-    fixed: dict[str, float] = field(default_factory=dict)
-    loops: str = "estimated"
-    prompt_share: float | None = None
-    kept: bool = False
-    n_all_wrong: int | None = None
-    n_all_right: int | None = None
-    n_degenerate: int | None = None
-    p_correct_if_truncated: float = 0.0
-    nodes: Nodes = Nodes()
-
-    @property
-    def free(self) -> tuple[str, ...]:
-        """Names that are estimated, in the order of NAMES."""
-        return tuple(name for name in NAMES if name not in self.fixed)
+_NARROW, _REACH = 3, 5.0
 
 
 class Likelihood:
@@ -115,9 +41,13 @@ class Likelihood:
         self._y_right_U = rows.count(right * log_length)
         self._prepare_cut(rows, log_length)
         self._n_U = rows.count()
-        self._z2, self._weight2 = normal_nodes(problem.nodes.logit if problem.difficulty else 1)
+        n_logit = problem.nodes.logit if problem.difficulty else 1
+        self._z2, self._weight2 = normal_nodes(n_logit, reach=_REACH)
         self._level_z, self._level_weight = _hermite(problem.nodes.level)
-        self._loop_z, self._loop_weight = _hermite(problem.nodes.loop)
+        # Where it is known which rows loop, the loop effect never meets the level: nodes are cheap.
+        together = problem.loops == "estimated"
+        n_loop = problem.nodes.loop if together else problem.nodes.loop_alone
+        self._loop_z, self._loop_weight = normal_nodes(n_loop, reach=4.0)
 
     def _prepare_cut(self, rows: Rows, log_length: Floats) -> None:
         cut_U = rows.count(rows.truncated) if self.problem.lengths else np.zeros(rows.n_units)
@@ -208,9 +138,9 @@ class Likelihood:
         if self.problem.loops == "none" or named["loop_logit"] == NO_LOOPS:
             out = np.zeros((len(self._n_U), len(p)))
         else:
-            exponent = self._stopped_U[:, None, None] * log_stop[None]
-            exponent = exponent + np.log(self._loop_weight)
-            out = special.logsumexp(exponent, axis=2)
+            counts, which = np.unique(self._stopped_U, return_inverse=True)
+            exponent = counts[:, None, None] * log_stop[None] + np.log(self._loop_weight)
+            out = np.asarray(special.logsumexp(exponent, axis=2))[which]
         if len(self._cut):
             out[self._cut] = self._cut_units(named, p, log_loop, log_stop)
         return np.asarray(out)
@@ -257,23 +187,22 @@ class Likelihood:
     def _cut_factor(
         self, cut: Ints, survive: Floats, level_weight: Floats, log_loop: Floats, log_stop: Floats
     ) -> Floats:
-        open_rows = self._open_U[cut][:, None, None]
-        n_loop = log_loop.shape[1]
-        weight = np.log(self._loop_weight) if n_loop > 1 else np.zeros(1)
+        n_open, n_loop = self._open_U[cut], log_loop.shape[1]
+        weight = self._loop_weight if n_loop > 1 else np.ones(1)
+        stop = np.exp(log_stop)
         if self.problem.loops == "estimated":
             # One pass per loop node keeps the working set in cache.
             columns = []
-            for loop, stop in zip(np.exp(log_loop).T, np.exp(log_stop).T, strict=True):
-                one = loop[None, :, None] + stop[None, :, None] * survive
-                columns.append(np.exp(open_rows * np.log(np.maximum(one, 1e-300))) @ level_weight)
-            log_inner = np.log(np.maximum(np.stack(columns, axis=2), 1e-300))
+            for looping, stopping in zip(np.exp(log_loop).T, stop.T, strict=True):
+                one = looping[None, :, None] + stopping[None, :, None] * survive
+                columns.append(_whole_power(one, n_open) @ level_weight)
+            inner = np.stack(columns, axis=2)
         else:
-            powers = np.exp(open_rows * np.log(np.maximum(survive, 1e-300)))
-            log_inner = np.log(np.maximum(powers @ level_weight, 1e-300))[..., None]
-            log_inner = log_inner + open_rows * log_stop[None]
-            log_inner = log_inner + self._looping_U[cut][:, None, None] * log_loop[None]
-        powers = self._stopped_U[cut][:, None, None] * log_stop[None]
-        return np.asarray(special.logsumexp(log_inner + powers + weight, axis=2))
+            inner = (_whole_power(survive, n_open) @ level_weight)[..., None]
+            looping = self._looping_U[cut][:, None, None] * log_loop[None]
+            inner = inner * np.exp(n_open[:, None, None] * log_stop[None] + looping)
+        stopped = np.exp(self._stopped_U[cut][:, None, None] * log_stop[None])
+        return np.asarray(np.log(np.maximum((inner * stopped) @ weight, 1e-300)))
 
     def group_masses(self, named: dict[str, float], group_size: int) -> tuple[float, float]:
         """Return P(all right), P(all wrong) of a group, verdicts as judged at the cap."""
@@ -320,3 +249,20 @@ class Likelihood:
 def _hermite(n: int) -> tuple[Floats, Floats]:
     z, weight = np.polynomial.hermite_e.hermegauss(n)
     return z, weight / weight.sum()
+
+
+def _whole_power(x: Floats, n: Floats) -> Floats:
+    """x[i]^n[i] along the first axis for whole n ≥ 0: multiplications, not logarithms."""
+    out = np.ones_like(x)
+    for power in np.unique(n).astype(np.int64):
+        here = n == power
+        square, rest = x[here], int(power)
+        product = np.ones_like(square)
+        while rest:
+            if rest & 1:
+                product = product * square
+            rest >>= 1
+            if rest:
+                square = square * square
+        out[here] = product
+    return out

@@ -119,7 +119,7 @@ def prepare(
         half_token,
         correct[order],
         truncated[order],
-        _numbers(table, "loop")[order],
+        _numbers(table, "loop" if "loop" in table else "extra/loop")[order],
     )
     if selection == "kept_first_finished":
         warnings.append(
