@@ -76,8 +76,12 @@ def totals_of(steps: pd.DataFrame, policies: Sequence[str], n: int) -> Totals:
     return totals
 
 
-def _positive(*columns: np.ndarray) -> bool:
-    return all(bool(np.all(np.isfinite(c)) and np.all(c > 0)) for c in columns)
+def _usable(*columns: np.ndarray) -> bool:
+    """Whether a ratio of totals exists, and still does without any one replication.
+
+    A replication that trains nothing still pays its seconds, so single zeros are no obstacle.
+    """
+    return all(bool(np.all(np.isfinite(c)) and np.count_nonzero(c > 0) > 1) for c in columns)
 
 
 def ratios_of(totals: Totals, name: str, policies: Sequence[str]) -> dict[str, Estimate]:
@@ -87,7 +91,7 @@ def ratios_of(totals: Totals, name: str, policies: Sequence[str]) -> dict[str, E
     for headline, (over, under, _, _) in HEADLINES.items():
         mine, base = totals[name], totals[policies[0]]
         columns = (mine[over], mine[under], base[over], base[under])
-        if _positive(*columns):
+        if _usable(*columns):
             found[headline] = paired_ratio(*columns, level=level)
     return found
 
@@ -101,7 +105,7 @@ def best_of(totals: Totals, policies: Sequence[str]) -> dict[str, tuple[str, ...
         pairs = {
             name: (totals[name][over], totals[name][under])
             for name in policies
-            if _positive(totals[name][over], totals[name][under])
+            if _usable(totals[name][over], totals[name][under])
         }
         if pairs:
             best[headline] = best_set_of_ratios(pairs, level=LEVEL).names
@@ -115,7 +119,7 @@ def estimates_of(
     rows = steps[steps["policy"] == name]
     found: dict[str, Estimate] = {}
     for headline, (over, under, unit, _) in HEADLINES.items():
-        if _positive(totals[name][over], totals[name][under]):
+        if _usable(totals[name][over], totals[name][under]):
             found[headline] = ratio_of_totals(
                 totals[name][over], totals[name][under], level=LEVEL, unit=unit
             )

@@ -93,8 +93,8 @@ def cost_figure(tables: ComparisonTables) -> FigureSpec | None:
     unfiltered = ""
     if "none" in tables.policies:
         unfiltered = (
-            " Without a filter (none) every group counts as trained, those included whose answers "
-            "are all right or all wrong and teach nothing."
+            " Only groups with right and wrong answers count as trained here: the others, which a "
+            "policy without a filter trains too, teach nothing."
         )
     return FigureSpec(
         name="cost",
@@ -145,7 +145,7 @@ TOKEN_COLUMNS = {
 
 def tokens_figure(tables: ComparisonTables) -> FigureSpec | None:
     """Return generated tokens by what became of them, per trained group."""
-    groups = "rollout/effective_groups"
+    groups = "train/mixed_groups"
     sums = _column_sums(tables.steps, [*TOKEN_COLUMNS.values(), groups])
     values = {
         name: {
