@@ -50,6 +50,7 @@ def _step(
     row |= {f"time/{part}_seconds": seconds for part, seconds in parts.items()}
     row["time/step_seconds"] = sum(parts.values())
     row["rollout/effective_groups"] = 4 if name != "filter_no_refill" else int(rng.integers(1, 4))
+    row["train/mixed_groups"] = row["rollout/effective_groups"]
     row |= {
         "rollout/train_completion_tokens": trained,
         "rollout/degenerate_tokens": wasted,

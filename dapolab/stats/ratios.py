@@ -12,7 +12,8 @@ aside: it estimates the geometric mean of those ratios, which is another quantit
 exist when one replication trains nothing. Coverage is measured in tests/validation.
 
 Limit: Student's t wants totals that are not too skewed. With lognormal totals the stated 99 % are
-98.8 % at σ = 0.2 and 97.7 % at σ = 0.5 (20 replications, 2,000 studies), so a replication should be many steps long: its total is then a sum, and nearly symmetric.
+98.8 % at σ = 0.2 and 97.7 % at σ = 0.5 (20 replications, 2,000 studies), so a replication should be
+many steps long: its total is then a sum, and nearly symmetric.
 """
 
 import math
