@@ -31,7 +31,8 @@ def test_number(cell: object, value: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["abc", [1], {"a": 1}, float("inf"), "-inf", "1,5", "__import__('os')"]
+    "cell",
+    ["abc", [1], {"a": 1}, float("inf"), "-inf", "1,5", "1_000", "tensor(x)", "__import__('os')"],
 )
 def test_what_is_no_number(cell: object) -> None:
     with pytest.raises(CellError):

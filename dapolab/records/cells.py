@@ -9,11 +9,12 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 MISSING_WORDS = frozenset({"", "nan", "null", "none", "na", "n/a", "<na>"})
-TRUE_WORDS = frozenset({"true", "yes", "t", "y"})
-FALSE_WORDS = frozenset({"false", "no", "f", "n"})
+TRUE_WORDS = frozenset({"true", "yes", "t", "y", "1"})
+FALSE_WORDS = frozenset({"false", "no", "f", "n", "0"})
 CUT_WORDS = frozenset({"length", "max_tokens", "max_length", "max_new_tokens", "truncated"})
 LONGEST_EXTRA_TEXT = 200
 
@@ -22,6 +23,7 @@ _WRAPPED = re.compile(
 )
 _NUMBER = re.compile(r"^-?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][+-]?\d+)?$")
 _EXACT_LIMIT = 2**53
+_SURE_DIGITS = 19  # fewer decimal digits always fit 64 bits
 
 
 class CellError(ValueError):
@@ -45,19 +47,15 @@ def number(value: object) -> float | None:
     CellError
         Text that is no number, an infinity, a list or an object.
     """
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float):  # bool too
         found = float(value)
-    elif is_missing(value):
+    elif value is None:
         return None
     elif isinstance(value, str):
-        text = value.strip()
-        wrapped = _WRAPPED.match(text)
-        try:
-            found = float(wrapped.group(1) if wrapped else text)
-        except ValueError:
-            raise CellError(f"{_shown(value)} is not a number") from None
+        read = _float_of(value)
+        if read is None:
+            return None
+        found = read
     else:
         raise CellError(f"{_shown(value)} is not a number")
     if math.isnan(found):
@@ -65,6 +63,25 @@ def number(value: object) -> float | None:
     if math.isinf(found):
         raise CellError(f"{_shown(value)} is not finite")
     return found
+
+
+def _float_of(text: str) -> float | None:
+    try:
+        found = float(text)  # the usual case first; "nan" and "inf" are judged by the caller
+    except ValueError:
+        pass
+    else:
+        if "_" not in text:  # Python's digit separators are no data
+            return found
+    if is_missing(text):
+        return None
+    wrapped = _WRAPPED.match(text.strip())
+    try:
+        if wrapped is not None:
+            return float(wrapped.group(1))
+    except ValueError:
+        pass
+    raise CellError(f"{_shown(text)} is not a number")
 
 
 def whole(value: object) -> int | None:
@@ -77,6 +94,8 @@ def whole(value: object) -> int | None:
     """
     if type(value) is int:
         found = value
+    elif type(value) is str and len(value) < _SURE_DIGITS and value.isdecimal():
+        found = int(value)
     else:
         read = number(value)
         if read is None:
@@ -105,6 +124,8 @@ def boolean(value: object) -> bool | None:
             return True
         if word in FALSE_WORDS:
             return False
+        if word in MISSING_WORDS:
+            return None
     found = number(value)
     if found is None:
         return None
@@ -158,6 +179,11 @@ def scalar_text(value: object) -> str | None:
         raise CellError("not a scalar")
     if len(value) > LONGEST_EXTRA_TEXT:
         return f"text:{text_hash(value)}:{len(value)}"
+    return _canonical_text(value)
+
+
+@lru_cache(maxsize=1 << 14)  # columns repeat their few values in most rows
+def _canonical_text(value: str) -> str | None:
     stripped = value.strip()
     lowered = stripped.lower()
     if lowered in MISSING_WORDS:

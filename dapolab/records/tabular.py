@@ -64,6 +64,7 @@ class _Table:
         self.columns: ColumnMap | None = None
         self.asked: dict[str, str] = {}
         self.seen: dict[str, None] = {}
+        self.copied: list[tuple[str, str]] = []
         self.sets: dict[str, int] = {}
         self.caps: tuple[int, int] | None = None
         self.wide: dict[str, int] = {}
@@ -104,7 +105,7 @@ class _Table:
             reading.notes.append(f"{len(wide)} columns of pass rates ({seen[1]} …) read as steps")
         else:
             columns.check(seen, where=source.name)
-        self.columns = columns
+        self.columns, self.copied = columns, self._copies(columns)
 
     def _notice(self, raw: Row) -> None:
         """Give a key that appears late (sparse JSON lines) the role that is still free."""
@@ -115,19 +116,20 @@ class _Table:
         later = ColumnMap(self.seen, asked=self.asked, where=self.reading.where)
         for role, name in later.of_role.items():
             self.columns.of_role.setdefault(role, name)
+        self.copied = self._copies(self.columns)
+
+    def _copies(self, columns: ColumnMap) -> list[tuple[str, str]]:
+        """Return (name in the file, name in the table) of the cells that are taken as they are."""
+        roles = columns.of_role
+        used = {name for role, name in roles.items() if role not in _ALSO_EXTRA}
+        used |= {"source"} if self.written else set()
+        extras = [(name, _extra(name)) for name in self.seen if name not in used]
+        return extras + [(roles[role], role) for role in _COPIED if role in roles]
 
     def _add(self, raw: Row, *, source: Source, line: int) -> None:
         self._notice(raw)
         assert self.columns is not None
-        roles = self.columns.of_role
-        row: dict[str, object] = {}
-        used = {roles[role] for role in roles if role not in _ALSO_EXTRA}
-        for name, value in raw.items():
-            if name not in used and not (self.written and name == "source"):
-                row[name if name.startswith(EXTRA) else EXTRA + name] = value
-        for role in _COPIED:
-            if role in roles and roles[role] in raw:
-                row[role] = raw[roles[role]]
+        row: dict[str, object] = {key: raw[name] for name, key in self.copied if name in raw}
         try:
             self._add_computed(row, raw)
             self._add_ids(row, raw)
@@ -140,22 +142,21 @@ class _Table:
         """Fill what follows from a cell by a rule: correctness, truncation, lengths from text."""
         assert self.columns is not None
         roles, counter = self.columns.of_role, self.reading.counter
-        threshold = self.reading.options.correct_threshold
-        cell = {role: raw.get(name) for role, name in roles.items()}
         if "correct" in roles:
-            row["correct"] = _correct(cell["correct"], threshold, roles["correct"])
+            threshold = self.reading.options.correct_threshold
+            row["correct"] = _correct(raw.get(roles["correct"]), threshold, roles["correct"])
         if "stop_reason" in roles and "truncated" not in roles:
-            row["truncated"] = cut_by_limit(cell["stop_reason"])
-        if "cap_tokens" in roles and (cap := whole(cell["cap_tokens"])) is not None:
+            row["truncated"] = cut_by_limit(raw.get(roles["stop_reason"]))
+        if "cap_tokens" in roles and (cap := whole(raw.get(roles["cap_tokens"]))) is not None:
             low, high = self.caps or (cap, cap)
             self.caps = (min(low, cap), max(high, cap))
-        if "text" in roles and (text := text_of(cell["text"])) is not None:
+        if "text" in roles and (text := text_of(raw.get(roles["text"]))) is not None:
             row[EXTRA + "output_chars"] = len(text)
             row[EXTRA + "output_hash"] = text_hash(text)
             if "n_tokens" not in roles and counter.active:
                 row["n_tokens"] = counter.of_text(text)
         elif "chars" in roles and "n_tokens" not in roles:
-            chars = whole(cell["chars"])
+            chars = whole(raw.get(roles["chars"]))
             row["n_tokens"] = None if chars is None else counter.of_chars(chars)
 
     def _add_ids(self, row: dict[str, object], raw: Row) -> None:
@@ -240,6 +241,10 @@ class _Table:
             return self.reading.counter.active
         notes.append("no lengths in the file: only difficulty can be fitted")
         return False
+
+
+def _extra(name: str) -> str:
+    return name if name.startswith(EXTRA) else EXTRA + name
 
 
 def _correct(value: object, threshold: float | None, name: str) -> bool | None:
