@@ -1,5 +1,11 @@
 """Fit a workload to recorded rollouts: censoring, selection, uncertainty, goodness."""
 
+from dapolab.workload.fit.aggregates import (
+    StepFigures,
+    from_length_histogram,
+    from_step_figures,
+    law_toml,
+)
 from dapolab.workload.fit.joint import fit_workload
 from dapolab.workload.fit.plan import Degenerate
 from dapolab.workload.fit.result import (
@@ -18,9 +24,13 @@ __all__ = [
     "Estimate",
     "FittedWorkload",
     "Goodness",
+    "StepFigures",
     "draws_text",
     "fit_tables",
     "fit_workload",
+    "from_length_histogram",
+    "from_step_figures",
+    "law_toml",
     "read_draws",
     "to_toml",
     "with_draw",

@@ -171,15 +171,15 @@ def to_toml(result: FittedWorkload, *, draws_file: str | None = None) -> str:
     lines += ["", "[workload]", 'kind = "joint"']
     lines += _values(result)
     if draws_file is not None and len(result.draws):
-        lines.append(f"draws = {_quoted(draws_file)}")
-    lines.append(f"source = {_quoted(result.workload.source)}")
+        lines.append(f"draws = {toml_value(draws_file)}")
+    lines.append(f"source = {toml_value(result.workload.source)}")
     derived = [name for name in result.estimates if name not in JointWorkload.model_fields]
     lines += ["", "# what follows from it at the native cap:"]
     lines += [f"# {name} = {_shown(result.estimates[name])}" for name in derived]
     prompts = result.workload.prompts.model_dump(exclude_defaults=True, exclude_none=True)
     if prompts:
         lines += ["", "[workload.prompts]"]
-        lines += [f"{name} = {_number(value)}" for name, value in prompts.items()]
+        lines += [f"{name} = {toml_value(value)}" for name, value in prompts.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -189,7 +189,7 @@ def _values(result: FittedWorkload) -> list[str]:
         if name not in JointWorkload.model_fields:
             continue
         value = getattr(result.workload, name)
-        lines.append(f"{name} = {_number(value)}{_interval(estimate)}")
+        lines.append(f"{name} = {toml_value(value)}{_interval(estimate)}")
     if result.workload.native_cap_tokens is not None:
         lines.append(f"native_cap_tokens = {result.workload.native_cap_tokens}")
     return lines
@@ -206,10 +206,15 @@ def _shown(estimate: Estimate) -> str:
     return f"{estimate.value:.4g}{_interval(estimate).replace('  # ', ' (')})"
 
 
-def _number(value: float | int) -> str:
-    return str(value) if isinstance(value, int) else repr(float(f"{value:.6g}"))
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+def toml_value(value: object) -> str:
+    """Return a TOML value; numbers keep six significant digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(f"{value:.6g}"))
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(toml_value(one) for one in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
     return f'"{escaped}"'
