@@ -152,16 +152,27 @@ def _sift_down(s, r, size, hole, key):
     s.work[r, hole] = key
 
 
+@_compiled
+def _is_valid(s, r, key):
+    """Tell whether a heap entry is the present finish of a response that runs on ``r``."""
+    i = key & _MASK
+    if s.response[i, FINISH] != key >> 32:
+        return False
+    return s.response[i, STATUS] == RUNNING and s.response[i, REPLICA] == r
+
+
 @_compiled_cold
 def _heap_compact(s, r):
-    """Drop the stale entries; at most SLOTS are valid, so half the heap comes free."""
+    """Drop stale and double entries; at most SLOTS remain, so half the heap comes free."""
     valid = ZERO
     for j in range(s.replica[r, HEAP_SIZE]):
         key = s.work[r, j]
-        i = key & _MASK
-        if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == key >> 32:
+        if _is_valid(s, r, key):
+            s.response[key & _MASK, FINISH] = -1  # seen
             s.work[r, valid] = key
             valid += 1
+    for j in range(valid):
+        s.response[s.work[r, j] & _MASK, FINISH] = s.work[r, j] >> 32
     for start in range(valid // 2 - 1, -1, -1):
         _sift_down(s, r, valid, start, s.work[r, start])
     s.replica[r, HEAP_SIZE] = valid
@@ -173,12 +184,10 @@ def _next_finish(s, r):
     """Tick of the next finish on ``r``, or −1; stale entries at the top are dropped."""
     while s.replica[r, HEAP_SIZE] > 0:
         key = s.work[r, 0]
-        i = key & _MASK
-        tick = key >> 32
-        if s.response[i, STATUS] == RUNNING and s.response[i, FINISH] == tick:
-            return tick
+        if _is_valid(s, r, key):
+            return key >> 32
         _heap_pop(s, r)
-    return np.int64(-1)
+    return NONE
 
 
 # ---------------------------------------------------------------------- queues and resident lists
@@ -571,6 +580,11 @@ def _longest_jump(s, r, tick):
     n = s.replica[r, DECODING]
     if s.setting[TRACK_STORE] and n > 0:
         m = min(m, (s.setting[CAPACITY] - s.replica[r, STORE]) // n + 1)
+    if s.replica[r, EVICTED]:
+        # Nobody was admitted at this boundary because of the eviction; the next one may.
+        for q in (r, s.setting[N_REPLICAS]):
+            if s.replica[q, HEAD] >= 0 and _fits(s, r, s.replica[q, HEAD]):
+                m = ONE
     return m
 
 
@@ -904,6 +918,8 @@ def abort(s, at, groups, keep):
     """Abort the members of ``groups`` that are queued or running (and drop kept KV)."""
     for j in range(groups.size):
         g = groups[j]
+        if s.group[g, EVENT_KIND] >= 0:
+            continue
         for i in range(s.group[g, FIRST], s.group[g, FIRST] + s.group[g, SIZE]):
             _abort_one(s, i, at, keep)
     if s.setting[SHARED] and s.replica[s.setting[N_REPLICAS], HEAD] != s.setting[OFFERED]:
@@ -918,7 +934,7 @@ def _abort_one(s, i, at, keep):
         if not keep:
             s.response[i, ABORT] = DROP
         return
-    if status in (FINISHED, NEW):
+    if status == FINISHED:
         return
     if status != ABORTED and r >= 0:
         s.replica[r, LOAD] -= 1
@@ -989,7 +1005,9 @@ def run(s, until, stop):
         elif order == 1:
             g = s.setting[NEXT_EVENT]
             s.setting[NEXT_EVENT] = s.group[g, EVENT_NEXT]
-            _release(s, s.group[g, EVENT_KIND], g, time)
+            kind = s.group[g, EVENT_KIND]
+            s.group[g, EVENT_KIND] = -1
+            _release(s, kind, g, time)
         else:
             _start(s, clock, time)
         if s.setting[SHARED] and s.replica[s.setting[N_REPLICAS], HEAD] != s.setting[OFFERED]:
