@@ -17,6 +17,7 @@ from dapolab.compare.estimates import (
     estimates_of,
     ratios_of,
     totals_of,
+    unranked,
     waves_distribution,
 )
 from dapolab.compare.policies import run_policies
@@ -34,7 +35,7 @@ class Comparison:
     collectors : the policies by name, baseline first.
     steps : policy, replication, step and step metrics.
     groups, waves, responses : the same keys; groups and responses of replication 0 alone.
-    endings : policy, replication, ended, n_steps, failed.
+    endings : policy, replication, ended, n_steps, failed, n_prompts_used, unlearned_s.
     estimates : per policy, metric name -> Estimate (mean over replications).
     ratios : per policy other than the baseline, headline -> Estimate (policy over baseline).
     best : headline -> the policies that cannot be separated from the best.
@@ -97,6 +98,7 @@ def compare(
                 "n_steps": len(run.steps),
                 "failed": run.failed,
                 "n_prompts_used": run.n_prompts_used,
+                "unlearned_s": run.unlearned_s,
             }
             for (name, replication), run in sorted(runs.items())
         ]
@@ -120,7 +122,7 @@ def compare(
         ratios=ratios,
         best=best_of(totals, policies),
         waves_distribution=waves_distribution(steps, policies),
-        notes=_notes(scenario, endings),
+        notes=_notes(scenario, endings, unranked(totals, policies)),
     )
 
 
@@ -145,15 +147,20 @@ def _nothing_trained(steps: pd.DataFrame, policies: tuple[str, ...]) -> str:
     )
 
 
-def _notes(scenario: Scenario, endings: pd.DataFrame) -> tuple[str, ...]:
+def _notes(
+    scenario: Scenario, endings: pd.DataFrame, unranked: Mapping[str, str]
+) -> tuple[str, ...]:
     notes = list(scenario.assumptions)
-    for name, rows in endings.groupby("policy"):
-        for ended, same in rows.groupby("ended"):
+    for name, rows in endings.groupby("policy", sort=False):
+        # failures differ in their counts: one line for all of them, with the first in full
+        for ended, same in rows.groupby(rows["ended"].str.split(":").str[0], sort=False):
             if ended != "completed":
                 steps = f"after {same['n_steps'].mean():.1f} steps on average"
                 notes.append(
-                    f"{name}: {len(same)} of {len(rows)} replications ended {steps}: {ended}"
+                    f"{name}: {len(same)} of {len(rows)} replications ended {steps}: "
+                    f"{same['ended'].iloc[0]}"
                 )
+    notes += [f"{name}: not ranked, {reason}" for name, reason in unranked.items()]
     native = getattr(scenario.workload, "native_cap_tokens", None)
     if native is not None and scenario.rollout.cap_tokens > native:
         notes.append(

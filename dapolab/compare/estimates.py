@@ -19,7 +19,8 @@ from dapolab.stats import (
 
 # A trained all-right or all-wrong group has no gradient: what a policy costs is counted per trained
 # group that carries signal. For every policy that filters on correctness the two are the same.
-# Ratios of totals over a replication: name -> (numerator, denominator, unit, meaning).
+# Ratios over a replication: name -> (numerator, denominator, unit, meaning). Both are totals, but
+# for the lengths, which are means over the replication's groups (_MEANS), not over its steps.
 HEADLINES: dict[str, tuple[str, str, str, str]] = {
     "per_trained_group/seconds": (
         "time/step_seconds",
@@ -60,20 +61,40 @@ HEADLINES: dict[str, tuple[str, str, str, str]] = {
 }
 RANKED = "per_trained_group/seconds"
 
+# Step means that are averaged over groups: column -> the step's number of groups behind it. A mean
+# over steps would weigh a step that trains one group like one that trains all.
+_MEANS = {
+    "bias/length_trained": "rollout/effective_groups",
+    "bias/length_effective": "rollout/mixed_candidate_groups",
+}
+# What may end a step before it is full, as far as a user wants to know.
+LIMITS = ("seconds", "candidate_tokens", "train_tokens", "cap", "data")
 
 Totals = dict[str, dict[str, np.ndarray]]
 
 
 def totals_of(steps: pd.DataFrame, policies: Sequence[str], n: int) -> Totals:
-    """Return per policy and column the total over each replication, NaN where it has no step."""
-    columns = sorted({c for headline in HEADLINES.values() for c in headline[:2]})
+    """Return per policy and column the total over each replication, NaN where it has no step.
+
+    The lengths of ``_MEANS`` are means over the replication's groups instead; NaN without groups.
+    """
+    columns = {c for headline in HEADLINES.values() for c in headline[:2]}
     totals: Totals = {}
     for name in policies:
-        rows = steps[steps["policy"] == name].groupby("replication")[columns]
-        # a step without a trained group has no trained length; its other totals count
-        table = rows.sum(min_count=1).reindex(range(n))
+        rows = steps[steps["policy"] == name].set_index("replication")
+        weights = rows[list(_MEANS.values())].set_axis(list(_MEANS), axis=1)
+        sums = _per_replication(rows[sorted(columns - set(_MEANS))], n)
+        means = _per_replication(rows[list(_MEANS)] * weights, n) / _per_replication(
+            weights, n
+        ).where(lambda groups: groups > 0)
+        table = pd.concat([sums, means], axis=1)
         totals[name] = {column: table[column].to_numpy(dtype=float) for column in columns}
     return totals
+
+
+def _per_replication(rows: pd.DataFrame, n: int) -> pd.DataFrame:
+    """Return sums over each replication's steps; a step may lack a value, a replication not all."""
+    return rows.groupby(level="replication").sum(min_count=1).reindex(range(n))
 
 
 def _usable(*columns: np.ndarray) -> bool:
@@ -119,7 +140,7 @@ def estimates_of(
     rows = steps[steps["policy"] == name]
     found: dict[str, Estimate] = {}
     for headline, (over, under, unit, _) in HEADLINES.items():
-        if _usable(totals[name][over], totals[name][under]):
+        if np.isfinite(totals[name][over]).all() and _usable(totals[name][under]):
             found[headline] = ratio_of_totals(
                 totals[name][over], totals[name][under], level=LEVEL, unit=unit
             )
@@ -127,6 +148,10 @@ def estimates_of(
         per_replication = rows.groupby("replication")[metric.name].mean().dropna().to_numpy()
         if len(per_replication):
             found[metric.name] = mean_estimate(per_replication, level=LEVEL, unit=metric.unit)
+    for limit in LIMITS:
+        if (rows["ended_by"] == limit).any():
+            share = (rows["ended_by"] == limit).groupby(rows["replication"]).mean().to_numpy(float)
+            found[f"run/ended_by_{limit}"] = mean_estimate(share, level=LEVEL, unit="share")
     mine = endings[endings["policy"] == name]
     found["run/p_fails"] = wilson(int(mine["failed"].sum()), len(mine), level=LEVEL)
     found["run/steps"] = mean_estimate(mine["n_steps"].to_numpy(float), level=LEVEL, unit="steps")
@@ -143,6 +168,24 @@ def waves_distribution(
         if len(waves):
             shares = waves.value_counts(normalize=True).sort_index()
             found[name] = (tuple(int(w) for w in shares.index), tuple(map(float, shares)))
+    return found
+
+
+def unranked(totals: Totals, policies: Sequence[str]) -> dict[str, str]:
+    """Return the policies that the ranking leaves out, each with the reason."""
+    over, under, _, _ = HEADLINES[RANKED]
+    found = {}
+    for name in policies:
+        cost, groups = totals[name][over], totals[name][under]
+        if _usable(cost, groups):
+            continue
+        n_missing = int(np.isnan(cost).sum())
+        if n_missing:
+            found[name] = f"{n_missing} of {len(cost)} replications completed no step"
+        elif not groups.any():
+            found[name] = "it trained no group that carries signal"
+        else:
+            found[name] = "only one replication trained a group that carries signal"
     return found
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy import special
 
 from dapolab.compare.comparison import Comparison
+from dapolab.sim.run import gpus_held
 from dapolab.stats import LEVEL, Estimate
 
 
@@ -136,13 +137,15 @@ def forecast(
 def _quantities(comparison: Comparison, policy: str) -> dict[str, Estimate]:
     endings = comparison.endings[comparison.endings["policy"] == policy]
     rows = comparison.steps[comparison.steps["policy"] == policy]
-    totals = rows.groupby("replication")[["time/step_seconds", "time/gpu_seconds"]].sum()
-    totals = totals.reindex(endings["replication"], fill_value=0.0) / 3600
-    gpu_hours = totals["time/gpu_seconds"].to_numpy()
+    seconds = rows.groupby("replication")["time/step_seconds"].sum()
+    seconds = seconds.reindex(endings["replication"], fill_value=0.0)
+    # the last step, which an error or the end of the data left without an update, is paid too
+    hours = (seconds.to_numpy() + endings["unlearned_s"].to_numpy()) / 3600
+    gpu_hours = hours * gpus_held(comparison.scenario)
     n_steps = endings["n_steps"].to_numpy(dtype=float)
     found = {
         "run/steps": one_run(n_steps, unit="steps"),
-        "run/hours": one_run(totals["time/step_seconds"].to_numpy(), unit="h"),
+        "run/hours": one_run(hours, unit="h"),
         "run/gpu_hours": one_run(gpu_hours, unit="GPU·h"),
     }
     price = comparison.scenario.run.usd_per_gpu_hour

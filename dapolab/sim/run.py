@@ -89,6 +89,12 @@ def simulate(
     return run.result()
 
 
+def gpus_held(scenario: Scenario) -> int:
+    """Return the GPUs held for the whole run: the rollout's, and the learner's where it has own."""
+    hardware = scenario.hardware
+    return hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0)
+
+
 class _Run:
     """State of one simulated run: engine, prompt stream and cursor, books."""
 
@@ -114,7 +120,7 @@ class _Run:
         self.ledger = Ledger(
             scores=scores,
             n_wanted=scenario.rollout.groups_per_step,
-            n_gpus=hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0),
+            n_gpus=gpus_held(scenario),
             estimates_q=scenario.collector.kind in _ESTIMATES_Q,
         )
         self.ended = COMPLETED
