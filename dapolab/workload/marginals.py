@@ -197,7 +197,7 @@ def _of_joint(
     z_1, weight_1 = normal_nodes(_LEVEL_NODES if between else 1, reach=_REACH)
     z_2, weight_2 = normal_nodes(_LOGIT_NODES, reach=_REACH)
     loops = w.loop_share > 0.0
-    z_3, weight_3 = normal_nodes(_LOOP_NODES if loops and w.loop_sd_logit else 1, reach=_REACH)
+    z_3, weight_3 = normal_nodes(_n_loop_nodes(w) if loops else 1, reach=_REACH)
     grid = np.meshgrid(z_1, z_2, z_3, indexing="ij")
     level, own, loop_own = (z.ravel() for z in grid)
     z_logit = w.correlation * level + np.sqrt(1 - w.correlation**2) * own
@@ -215,6 +215,12 @@ def _of_joint(
     right = LogNormalPart(base + w.correct_effect, within, p * (1 - loop))
     wrong = LogNormalPart(base, within, (1 - p) * (1 - loop))
     return _capped(right, wrong, p, weight, w.p_correct_if_truncated, group_size, cap_tokens)
+
+
+def _n_loop_nodes(workload: JointWorkload) -> int:
+    """Nodes of the loop effect, no more than one logit apart."""
+    sd = workload.loop_sd_logit
+    return 1 if sd == 0.0 else max(_LOOP_NODES, 2 * int(np.ceil(_REACH * sd)) + 1)
 
 
 def _capped(

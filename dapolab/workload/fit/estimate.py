@@ -15,7 +15,7 @@ from scipy import optimize, special
 
 from dapolab.workload.difficulty import normal_nodes
 from dapolab.workload.fit.likelihood import Likelihood
-from dapolab.workload.fit.problem import BOUNDS, NO_LOOPS, location
+from dapolab.workload.fit.problem import NO_LOOPS, location
 
 Floats = NDArray[np.float64]
 _STEP = 1e-2
@@ -42,7 +42,7 @@ class Optimum:
 
 def maximise(likelihood: Likelihood, start_K: Floats, *, tolerance: float = 1e-9) -> Floats:
     """Return the free parameters at the maximum (L-BFGS-B inside the bounds)."""
-    bounds = [BOUNDS[name] for name in likelihood.problem.free]
+    bounds = likelihood.problem.bounds
     if not bounds:
         return np.empty(0)
 
@@ -59,7 +59,7 @@ def maximise(likelihood: Likelihood, start_K: Floats, *, tolerance: float = 1e-9
 def describe(likelihood: Likelihood, theta_K: Floats) -> Optimum:
     """Return scores, curvatures and what is settled at ``theta_K``."""
     score, curvature = _derivatives(likelihood.contributions, theta_K)
-    bounds = np.array([BOUNDS[name] for name in likelihood.problem.free]).reshape(-1, 2)
+    bounds = np.array(likelihood.problem.bounds).reshape(-1, 2)
     inside = (theta_K > bounds[:, 0] + 0.02) & (theta_K < bounds[:, 1] - 0.02)
     information = -curvature.sum(axis=0)
     error = np.full(len(theta_K), np.inf)
@@ -99,7 +99,7 @@ def _derivatives(f: Callable[[Floats], Floats], x: Floats) -> tuple[Floats, Floa
 def bootstrap(
     optimum: Optimum,
     *,
-    free: tuple[str, ...],
+    bounds: list[tuple[float, float]],
     n_draws: int,
     rng: np.random.Generator,
     centre_K: Floats | None = None,
@@ -125,8 +125,8 @@ def bootstrap(
     value, vector = np.linalg.eigh(-curvature.sum(axis=0))
     step = (weight @ score) @ (vector / np.maximum(value, 1.0 / 25.0)) @ vector.T
     widen = np.sqrt(len(score) / (len(score) - len(pick)))
-    bounds = np.array([BOUNDS[free[i]] for i in pick])
-    draws[:, pick] = np.clip(centre[pick] + widen * step, bounds[:, 0], bounds[:, 1])
+    low, high = np.array(bounds)[pick].T
+    draws[:, pick] = np.clip(centre[pick] + widen * step, low, high)
     return draws
 
 

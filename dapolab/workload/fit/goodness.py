@@ -135,7 +135,7 @@ def judge(
     """
     rng = np.random.default_rng(seed)
     fold = rng.permutation(rows.n_units) % N_FOLDS
-    problem, free = likelihood.problem, likelihood.problem.free
+    problem = likelihood.problem
     predicted: list[PromptSummary] = []
     by_draw: list[list[PromptSummary]] = [[] for _ in range(_N_DRAWS)]
     counts = rows.count().astype(np.int64)
@@ -144,7 +144,7 @@ def judge(
         part = Likelihood(rows.take(train), problem)
         centre = maximise(part, optimum.theta_K, tolerance=1e-7)
         draws = bootstrap(
-            optimum, free=free, n_draws=_N_DRAWS, rng=rng, centre_K=centre, units=train
+            optimum, bounds=problem.bounds, n_draws=_N_DRAWS, rng=rng, centre_K=centre, units=train
         )
         held = counts[fold == number]
         n_P = np.resize(held, _PROMPTS_PER_FOLD)

@@ -30,6 +30,7 @@ from dapolab.workload.fit.rows import Rows, prepare
 
 Floats = NDArray[np.float64]
 _LOOP_LEVEL = 0.99
+_WIDE = float(np.log(2.0))
 
 
 def fit_workload(
@@ -139,7 +140,7 @@ def _draws(
     rng: np.random.Generator,
     n_draws: int,
 ) -> pd.DataFrame:
-    thetas = bootstrap(optimum, free=likelihood.problem.free, n_draws=n_draws, rng=rng)
+    thetas = bootstrap(optimum, bounds=likelihood.problem.bounds, n_draws=n_draws, rng=rng)
     draws = pd.DataFrame([natural(likelihood, theta) for theta in thetas])
     p_cut, p_cut_draws = p_correct_if_truncated(rows, rng, n_draws)
     if p_cut is not None:
@@ -156,6 +157,10 @@ def _settle(rows: Rows, problem: Problem) -> tuple[Likelihood, Floats, list[tupl
     """Maximise; loops stay only where the lognormal tail cannot explain the truncated rows."""
     likelihood = Likelihood(rows, problem)
     theta = maximise(likelihood, start(rows, problem))
+    if likelihood.full(theta)["log_loop_sd"] > _WIDE and "log_loop_sd" in problem.free:
+        problem = replace(problem, nodes=replace(problem.nodes, loop=31, loop_alone=61))
+        likelihood = Likelihood(rows, problem)
+        theta = maximise(likelihood, theta)
     if "loop_logit" not in problem.free or problem.loops != "estimated":
         return likelihood, theta, []
     without = Likelihood(rows, replace(problem, fixed=problem.fixed | no_loops(), loops="none"))

@@ -29,6 +29,8 @@ BOUNDS = {
     "atanh_loop_correlation": (-2.3, 2.3),
 }
 NO_LOOPS = -np.inf
+# Loops that cluster in few prompts need a wide loop effect, and that needs more nodes.
+WIDE_LOOP_NODES, WIDE_LOG_LOOP_SD = 31, 1.8
 
 
 def location(marginal_logit: float, sd: float) -> float:
@@ -72,6 +74,13 @@ class Problem:
     n_degenerate: int | None = None
     p_correct_if_truncated: float = 0.0
     nodes: Nodes = Nodes()
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """Bounds of the free parameters; a loop effect is as wide as its nodes can resolve."""
+        wide = self.nodes.loop >= WIDE_LOOP_NODES
+        widest = (BOUNDS["log_loop_sd"][0], WIDE_LOG_LOOP_SD if wide else BOUNDS["log_loop_sd"][1])
+        return [widest if name == "log_loop_sd" else BOUNDS[name] for name in self.free]
 
     @property
     def free(self) -> tuple[str, ...]:
