@@ -7,7 +7,7 @@ is aborted, and nothing is submitted that could not start before it.
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,51 +26,14 @@ from dapolab.collectors import (
     Submit,
     is_degenerate,
 )
-from dapolab.scenario import Budget, ConfigError, Hardware
+from dapolab.scenario import Budget, Hardware
+from dapolab.sim.cursor import PromptCursor
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
 
 Process = Generator[simpy.Event, None, None]
 
 IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED = range(5)
-
-
-class PromptCursor:
-    """The walk through the prompt stream; ``drop_last`` skips an epoch's tail (verl's loader)."""
-
-    def __init__(
-        self, *, n_available: Callable[[int, int], int], count: int, drop_last: bool
-    ) -> None:
-        self._n_available = n_available
-        self._count = count
-        self._drop_last = drop_last
-        self.position = 0
-        self.dropped = 0
-
-    def take(self, n: int) -> tuple[int, int]:
-        """Return (start, how many of the ``n`` next prompts exist) and move on.
-
-        Raises
-        ------
-        ConfigError
-            ``drop_last`` and an epoch that holds fewer than ``n`` prompts.
-        """
-        if self._drop_last:
-            if n > self._count:
-                raise ConfigError(
-                    f"workload.prompts: {self._count} prompts with drop_last never fill a batch of "
-                    f"{n} groups; use more prompts, a smaller batch, or drop_last = false"
-                )
-            left = self._count - self.position % self._count
-            if left < n:
-                self.position += left
-                self.dropped += left
-        available = self._n_available(self.position, n)
-        if self._drop_last and available < n:
-            available = 0
-        start = self.position
-        self.position += available
-        return start, available
 
 
 @dataclass
@@ -133,6 +96,7 @@ class Collecting:
         self._hardware = hardware
         self._now_s = engine.now_s
         self._deadline_s = self._now_s + budget.seconds if budget.seconds else math.inf
+        self._asked: list[int] = []
         self._too_late = False
         self.result = Collection(start_s=self._now_s, trained_steps=trained_steps)
 
@@ -145,6 +109,7 @@ class Collecting:
         if not self._collector.barrier:
             yield from self._wait(self._now_s + self._hardware.call_overhead_s)
         self._carry_out(self._collector.on_start())
+        self._send()
         while self._open:
             if self._too_late:
                 yield from self._wait(self._deadline_s)
@@ -178,6 +143,7 @@ class Collecting:
             returned = [i for i, end in zip(indices, ends_P.tolist(), strict=True) if end == end]
             actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
             self._carry_out([a for a in actions if isinstance(a, Keep | Drop)])
+        self._send()
         if self._now_s >= self._deadline_s:
             self._reach("seconds")
 
@@ -199,6 +165,7 @@ class Collecting:
                 self._carry_out(self._collector.on_group(self.result.finished[index]))
             else:
                 self.result.status[index] = self._leftover(index)
+        self._send()
         if self._now_s >= self._deadline_s:
             self._reach("seconds")
 
@@ -210,18 +177,25 @@ class Collecting:
                 return
             match action:
                 case Submit(n=n):
-                    self._submit(n)
+                    self._asked.append(n)
                 case Keep(index=index):
                     self.result.kept.append(index)
                     self.result.status[index] = TRAINED
                 case Drop(index=index, reason=reason):
                     self.result.status[index] = DEGENERATE if reason == "degenerate" else SURPLUS
                 case Abort():
-                    self._abort()
+                    self._engine.abort(at_s=self._engine.now_s)
                 case Stop():
                     self.result.stop = action
                 case Fail(message=message):
                     self.result.failure = message
+
+    def _send(self) -> None:
+        """Submit what was asked for at this instant; a stop in the same instant withdraws it."""
+        for n in self._asked:
+            if self._open:
+                self._submit(n)
+        self._asked.clear()
 
     def _submit(self, n: int) -> None:
         barrier = self._collector.barrier
@@ -253,12 +227,6 @@ class Collecting:
             n_tokens_PG=groups.n_tokens_PG,
         )
 
-    def _abort(self) -> None:
-        """Cut off everything at the next boundary, what was submitted this instant included."""
-        while self._engine.advance(self._engine.now_s):
-            pass
-        self._engine.abort(at_s=self._engine.now_s)
-
     def _reach(self, limit: Limit) -> None:
         """Tell the policy that a limit was reached."""
         if self._open:
@@ -267,7 +235,7 @@ class Collecting:
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""
         if self._engine.n_groups_in_flight:
-            self._abort()
+            self._engine.abort(at_s=self._engine.now_s)
             self._engine.drain()
             for wave in self.result.waves[-1:]:  # cut by the deadline: it lasts to the boundary
                 wave.end_s = wave.seen_s = self._engine.now_s

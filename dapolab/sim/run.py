@@ -15,7 +15,8 @@ from dapolab.collectors import new_collector
 from dapolab.rng import seed_sequence
 from dapolab.scenario import ConfigError, Hardware, Scenario
 from dapolab.sim.account import Ledger, StepRecord
-from dapolab.sim.collect import Collecting, Collection, Process, PromptCursor
+from dapolab.sim.collect import Collecting, Collection, Process
+from dapolab.sim.cursor import PromptCursor
 from dapolab.sim.hardware import resolve
 from dapolab.sim.learner import LearnerTime, learner_time
 from dapolab.sim.replica import Engine
