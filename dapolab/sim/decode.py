@@ -815,7 +815,7 @@ def register(s, at, prompts, sizes, lengths, replicas):
         s.group[g, UNFINISHED] = sizes[p]
         s.group[g, LIVE] = sizes[p]
         s.group[g, PROMPT] = prompts[p]
-        s.group_s[g, SUBMIT_S] = at
+        s.group_s[g, SUBMIT_S] = at[p]
         s.group_s[g, GROUP_END_S] = UNSET
         for member in range(i, i + sizes[p]):
             s.response[member, GROUP] = g
@@ -830,7 +830,7 @@ def register(s, at, prompts, sizes, lengths, replicas):
         s.setting[N_RESPONSES] = i + sizes[p]
         s.setting[LIVE_RESPONSES] += sizes[p]
         s.setting[LIVE_GROUPS] += 1
-        _schedule(s, at, SUBMIT, g)
+        _schedule(s, at[p], SUBMIT, g)
     return -1
 
 

@@ -149,7 +149,7 @@ class Engine:
     def submit(
         self,
         *,
-        at_s: float,
+        at_s: float | NDArray[np.float64],
         group_P: ArrayLike,
         prompt_tokens_P: ArrayLike,
         n_tokens_PG: ArrayLike,
@@ -159,7 +159,8 @@ class Engine:
 
         Parameters
         ----------
-        at_s : seconds, not before ``now_s`` nor before an earlier submission.
+        at_s : seconds, one for all or (P,) ascending; not before ``now_s`` nor before an earlier
+            submission. May lie ahead.
         group_P : labels that ``sticky`` dispatch hashes (the prompt, say).
         prompt_tokens_P : tokens of each prompt, ≥ 0.
         n_tokens_PG : tokens of each response, ≥ 1: (P, G), or flat where ``members_P`` says how
@@ -180,11 +181,12 @@ class Engine:
         else:
             sizes = np.atleast_1d(np.asarray(members_P, dtype=np.int64))
         lengths = np.ascontiguousarray(lengths).reshape(-1)
-        self._check_submission(at_s, labels, prompts, sizes, lengths)
+        times = np.full(labels.size, at_s, dtype=np.float64)
+        self._check_submission(times, labels, prompts, sizes, lengths)
         self._grow(lengths.size, labels.size)
         replicas = self._dispatch(labels, sizes, lengths.size)
         first = int(self._state.setting[decode.N_GROUPS_TOTAL])
-        bad = decode.register(self._state, at_s, prompts, sizes, lengths, replicas)
+        bad = decode.register(self._state, times, prompts, sizes, lengths, replicas)
         if bad >= 0:
             prompt = int(prompts[np.searchsorted(np.cumsum(sizes), bad, side="right")])
             raise scenario.ConfigError(
@@ -192,19 +194,22 @@ class Engine:
                 f"response of prompt {prompt} + {int(lengths[bad])} tokens; raise the capacity or "
                 "lower rollout.cap_tokens"
             )
-        self._last_event_s = at_s
+        if times.size:
+            self._last_event_s = float(times[-1])
         return first
 
     def _check_submission(
         self,
-        at_s: float,
+        times: NDArray[np.float64],
         labels: NDArray[np.int64],
         prompts: NDArray[np.int64],
         sizes: NDArray[np.int64],
         lengths: NDArray[np.int64],
     ) -> None:
-        if not max(self.now_s, self._last_event_s) <= at_s < np.inf:
-            raise ValueError(f"submission at {at_s} s lies before {self._last_event_s} s")
+        earliest = max(self.now_s, self._last_event_s)
+        ordered = times.size < 2 or bool(np.all(times[1:] >= times[:-1]))
+        if times.size and not (earliest <= times[0] and times[-1] < np.inf and ordered):
+            raise ValueError(f"submission times must ascend from {earliest} s and be finite")
         if prompts.size != labels.size or sizes.size != labels.size:
             raise ValueError("labels, prompts and sizes differ in number")
         if sizes.size and (sizes.min() < 1 or int(sizes.sum()) != lengths.size):
