@@ -1,0 +1,151 @@
+"""Table of the objective: advantage, surrogate, aggregation, sampler correction, KL, length.
+
+Plain frozen data without torch; ``dapolab.objective`` computes it. The parts live in
+``advantage``, ``clip`` and ``aggregation`` beside this module.
+"""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dapolab.scenario.advantage import Advantage, GrpoAdvantage
+from dapolab.scenario.aggregation import Aggregation, InOut, TokenMean
+from dapolab.scenario.clip import Clip, PpoClip
+from dapolab.scenario.config import Config, Count, NonNegative, Positive
+
+
+class Rejection(Config):
+    """Responses that leave the loss because sampler and old policy differ too much.
+
+    The statistic is the ratio old/sampler: of any token (``token``), the product over the response
+    (``sequence``) or its geometric mean (``geometric``); outside [lower, upper] the response goes.
+    """
+
+    level: Literal["token", "sequence", "geometric"] = "geometric"
+    lower: NonNegative = 0.0
+    upper: Positive = 2.0
+
+
+class SamplerCorrection(Config):
+    """What is done about a sampler that is not the trainer's old policy.
+
+    The weight w is the ratio old/sampler of a token, of the sequence (product) or its geometric
+    mean, without gradient. ``truncate``: min(w, upper) (TIS; a lower bound raises what is below);
+    ``band``: w inside [lower, upper], 0 outside (IcePop; TRL's mask modes with lower absent);
+    ``mask``: 1 inside, 0 outside; ``reject``: as ``mask``, for the whole response as soon as one of
+    its weights is outside. An absent bound is open.
+    """
+
+    level: Literal["none", "token", "sequence", "geometric"] = "none"
+    action: Literal["truncate", "band", "mask", "reject"] = "truncate"
+    lower: NonNegative | None = None
+    upper: Positive | None = 2.0
+    log_ratio_clamp: Positive | None = Field(
+        None, description="bound on the |log w| before exp (verl: 20)"
+    )
+    normalise: bool = Field(False, description="divide by the mean weight of the update's tokens")
+    bypass: bool = Field(
+        False, description="the sampler stands in for old: the clip acts on current/sampler"
+    )
+    applies: Literal["multiplies", "replaces"] = Field(
+        "multiplies",
+        description="w times the surrogate, or −A·w·log π with w of current/sampler in its place",
+    )
+    rejection: Rejection | None = None
+    rejected_in_denominator: bool = Field(
+        True, description="rejected tokens still count in the denominators (verl V1: yes)"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.lower is not None and self.upper is not None and self.lower > self.upper:
+            raise ValueError(f"lower {self.lower} exceeds upper {self.upper}: nothing is left")
+        return self
+
+
+class Kl(Config):
+    """KL to the reference policy, as a penalty of the reward or as a loss (Schulman's estimators).
+
+    With d = log π − log π_ref: k1 = d, abs = |d|, k2 = d²/2, k3 = e^(−d) − 1 + d.
+    """
+
+    place: Literal["loss", "reward"] = "loss"
+    estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
+    coefficient: NonNegative = 0.001
+    straight_through: bool = Field(
+        False, description="value of the estimator, gradient of k2 (verl's suffix +)"
+    )
+    log_ratio_clamp: Positive | None = Field(None, description="bound on |d| in k3 (verl: 20)")
+    value_clamp: Positive | None = Field(None, description="bound on |k3| (verl: 10)")
+    ratio_weighted: bool = Field(
+        False, description="times π/π_old, unbiased off policy (NeMo RL, TRL bias correction)"
+    )
+
+
+class OverlongPenalty(Config):
+    """Soft overlong punishment (DAPO Eq. 13): 0 to −factor over the last buffer_tokens.
+
+    Beyond the cap: ``clamped`` stays at −factor (paper, TRL, OpenRLHF, 06-dapo), ``unclamped`` goes
+    on falling (verl, AReaL, NeMo RL, ms-swift), ``zero_reward`` sets the whole reward to 0 (SkyRL's
+    DAPO example). A buffer of 0 is a step beyond the cap.
+    """
+
+    cap_tokens: Count
+    buffer_tokens: int = Field(ge=0)
+    factor: NonNegative = 1.0
+    beyond: Literal["clamped", "unclamped", "zero_reward"] = "clamped"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.buffer_tokens > self.cap_tokens:
+            raise ValueError(
+                f"buffer_tokens {self.buffer_tokens} exceeds cap_tokens {self.cap_tokens}: every "
+                "answer would be punished; lower the buffer"
+            )
+        return self
+
+
+class Length(Config):
+    """What a response's length does to its reward and to the loss."""
+
+    penalty: OverlongPenalty | None = None
+    mask_truncated: bool = Field(
+        False, description="overlong filtering: truncated responses leave the loss"
+    )
+    truncated_scale: float | None = Field(
+        None, description="factor on the reward of truncated responses (OpenRLHF, NeMo RL)"
+    )
+    truncated_reward: float | None = Field(
+        None, description="reward of truncated responses, whatever they earned (OpenRLHF)"
+    )
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.truncated_scale is not None and self.truncated_reward is not None:
+            raise ValueError("truncated_scale and truncated_reward exclude each other; set one")
+        return self
+
+
+class Objective(Config):
+    """One objective. The defaults are DAPO's token-level loss with a symmetric clip."""
+
+    advantage: Advantage = GrpoAdvantage()
+    clip: Clip = PpoClip()
+    aggregation: Aggregation = TokenMean()
+    sampler: SamplerCorrection = SamplerCorrection()
+    kl: Kl | None = None
+    length: Length = Length()
+    entropy_coef: NonNegative = 0.0
+    degenerate_groups: InOut = Field(
+        "in", description="groups without spread in the loss's denominators, or left out"
+    )
+
+    @model_validator(mode="after")
+    def _nothing_to_clip(self) -> Self:
+        replaced = self.sampler.applies == "replaces"
+        if replaced and self.clip.kind not in ("none", "gpg"):
+            raise ValueError(
+                f'sampler.applies = "replaces" leaves no ratio for clip "{self.clip.kind}"; set '
+                'clip.kind = "none" or applies = "multiplies"'
+            )
+        return self
