@@ -104,13 +104,13 @@ def engine_stream(n_tokens_PG: NDArray[np.int64]) -> Callable[[], Engine]:
 
 
 def best_s(call: Callable[[], object], *, repeats: int) -> float:
-    """Return the shortest wall-clock seconds of ``repeats`` calls, after one to warm up."""
+    """Return the least CPU seconds of ``repeats`` calls, after one to warm up (one core, both)."""
     call()
     took = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
     return min(took)
 
 

@@ -78,6 +78,8 @@ N_SETTINGS = 22
 
 # Law and clock (float64).
 A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S, BATCH_S = range(7)
+# What may be wrong with a submission.
+ACCEPTED, BAD_TIME, BAD_SIZE, BAD_PROMPT, BAD_LENGTH, NEVER_FITS = range(6)
 # External events (a group has at most one ahead).
 SUBMIT, RESUME_BACK, RESUME_FRONT = range(3)
 LEAST_LOADED, FROM_SHARED = -1, -2
@@ -797,15 +799,33 @@ def _offer(s, at):
 # ------------------------------------------------------------------------------ external events
 
 
-@_compiled_cold
-def register(s, at, prompts, sizes, lengths, replicas):
-    """Write new groups and their submission events; returns −1, or the response that cannot fit."""
+@_compiled
+def _refusal(s, earliest, times, prompts, sizes, lengths):
+    """Return what is wrong with a submission, and with which group or response of it."""
     k = 0
     for p in range(sizes.size):
+        if not earliest <= times[p] < INF:
+            return BAD_TIME, p
+        earliest = times[p]
+        if sizes[p] < 1 or k + sizes[p] > lengths.size:
+            return BAD_SIZE, p
+        if prompts[p] < 0:
+            return BAD_PROMPT, p
         for _ in range(sizes[p]):
+            if lengths[k] < 1:
+                return BAD_LENGTH, k
             if prompts[p] + lengths[k] > s.setting[CAPACITY]:
-                return k
+                return NEVER_FITS, k
             k += 1
+    return (ACCEPTED, 0) if k == lengths.size else (BAD_SIZE, sizes.size)
+
+
+@_compiled_cold
+def register(s, earliest, times, prompts, sizes, lengths, replicas):
+    """Write new groups and their submission events, or return why not and which."""
+    refusal, which = _refusal(s, earliest, times, prompts, sizes, lengths)
+    if refusal != ACCEPTED:
+        return refusal, which
     k = 0
     for p in range(sizes.size):
         g = s.setting[N_GROUPS_TOTAL]
@@ -815,7 +835,7 @@ def register(s, at, prompts, sizes, lengths, replicas):
         s.group[g, UNFINISHED] = sizes[p]
         s.group[g, LIVE] = sizes[p]
         s.group[g, PROMPT] = prompts[p]
-        s.group_s[g, SUBMIT_S] = at[p]
+        s.group_s[g, SUBMIT_S] = times[p]
         s.group_s[g, GROUP_END_S] = UNSET
         for member in range(i, i + sizes[p]):
             s.response[member, GROUP] = g
@@ -830,8 +850,8 @@ def register(s, at, prompts, sizes, lengths, replicas):
         s.setting[N_RESPONSES] = i + sizes[p]
         s.setting[LIVE_RESPONSES] += sizes[p]
         s.setting[LIVE_GROUPS] += 1
-        _schedule(s, at[p], SUBMIT, g)
-    return -1
+        _schedule(s, times[p], SUBMIT, g)
+    return ACCEPTED, 0
 
 
 @_compiled

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from dapolab.sim.hardware import Law
 
 STATUS_NAMES = ("queued", "queued", "running", "aborted", "finished")
 _UINT = np.uint64
+_MARKS = {"shared": decode.FROM_SHARED, "least_loaded": decode.LEAST_LOADED}
 Number = TypeVar("Number", np.int32, np.int64, np.float64)
 
 
@@ -171,53 +172,63 @@ class Engine:
         ConfigError
             A response that can never fit the KV capacity, or a length that is not positive.
         """
-        labels = np.atleast_1d(np.asarray(group_P, dtype=np.int64))
-        prompts = np.atleast_1d(np.asarray(prompt_tokens_P, dtype=np.int64))
-        lengths = np.asarray(n_tokens_PG, dtype=np.int64)
+        # Copies: contiguous and writable whatever came, so that the kernel compiles once only.
+        labels = np.array(group_P, dtype=np.int64, ndmin=1)
+        prompts = np.array(prompt_tokens_P, dtype=np.int64, ndmin=1)
+        lengths = np.array(n_tokens_PG, dtype=np.int64, order="C")
         if members_P is None:
             if lengths.ndim != 2 or lengths.shape[0] != labels.size:
                 raise ValueError(f"n_tokens_PG has shape {lengths.shape} for {labels.size} groups")
-            sizes = np.full(labels.size, lengths.shape[1], dtype=np.int64)
+            sizes = np.empty(labels.size, dtype=np.int64)
+            sizes[:] = lengths.shape[1]
         else:
-            sizes = np.atleast_1d(np.asarray(members_P, dtype=np.int64))
-        lengths = np.ascontiguousarray(lengths).reshape(-1)
-        times = np.full(labels.size, at_s, dtype=np.float64)
-        self._check_submission(times, labels, prompts, sizes, lengths)
+            sizes = np.array(members_P, dtype=np.int64, ndmin=1)
+        lengths = lengths.reshape(-1)
+        times = np.empty(labels.size)
+        times[:] = at_s
+        if prompts.size != labels.size or sizes.size != labels.size:
+            raise ValueError("labels, prompts and sizes differ in number")
         self._grow(lengths.size, labels.size)
         replicas = self._dispatch(labels, sizes, lengths.size)
         first = int(self._state.setting[decode.N_GROUPS_TOTAL])
-        bad = decode.register(self._state, times, prompts, sizes, lengths, replicas)
-        if bad >= 0:
-            prompt = int(prompts[np.searchsorted(np.cumsum(sizes), bad, side="right")])
-            raise scenario.ConfigError(
-                f"hardware.kv_capacity_tokens {self._hardware.kv_capacity_tokens} cannot hold a "
-                f"response of prompt {prompt} + {int(lengths[bad])} tokens; raise the capacity or "
-                "lower rollout.cap_tokens"
-            )
+        earliest = max(self.now_s, self._last_event_s)
+        refusal, which = decode.register(
+            self._state, earliest, times, prompts, sizes, lengths, replicas
+        )
+        if refusal != decode.ACCEPTED:
+            self._refuse(refusal, which, prompts, sizes, lengths)
         if times.size:
             self._last_event_s = float(times[-1])
         return first
 
-    def _check_submission(
+    def _refuse(
         self,
-        times: NDArray[np.float64],
-        labels: NDArray[np.int64],
+        refusal: int,
+        which: int,
         prompts: NDArray[np.int64],
         sizes: NDArray[np.int64],
         lengths: NDArray[np.int64],
-    ) -> None:
-        earliest = max(self.now_s, self._last_event_s)
-        ordered = times.size < 2 or bool(np.all(times[1:] >= times[:-1]))
-        if times.size and not (earliest <= times[0] and times[-1] < np.inf and ordered):
-            raise ValueError(f"submission times must ascend from {earliest} s and be finite")
-        if prompts.size != labels.size or sizes.size != labels.size:
-            raise ValueError("labels, prompts and sizes differ in number")
-        if sizes.size and (sizes.min() < 1 or int(sizes.sum()) != lengths.size):
-            raise ValueError("every group needs a response, and every response a group")
-        if lengths.size and (lengths.min() < 1 or prompts.min() < 0):
+    ) -> NoReturn:
+        if refusal == decode.NEVER_FITS:
+            prompt = int(prompts[np.searchsorted(np.cumsum(sizes), which, side="right")])
             raise scenario.ConfigError(
-                "a response needs at least 1 token and a prompt at least 0; check the workload"
+                f"hardware.kv_capacity_tokens {self._hardware.kv_capacity_tokens} cannot hold a "
+                f"response of prompt {prompt} + {int(lengths[which])} tokens; raise the capacity "
+                "or lower rollout.cap_tokens"
             )
+        if refusal == decode.BAD_LENGTH:
+            raise scenario.ConfigError(
+                f"a response of {int(lengths[which])} tokens: needs at least 1; check the workload"
+            )
+        if refusal == decode.BAD_PROMPT:
+            raise scenario.ConfigError(
+                f"a prompt of {int(prompts[which])} tokens: needs at least 0; check the workload"
+            )
+        if refusal == decode.BAD_TIME:
+            raise ValueError(
+                "submission times must ascend, from now and the last one, and be finite"
+            )
+        raise ValueError("every group needs a response, and every response a group")
 
     def _grow(self, n_responses: int, n_groups: int) -> None:
         """Make room; growth doubles, so its cost is spread over the submissions."""
@@ -247,10 +258,10 @@ class Engine:
         h = self._hardware
         if h.replicas == 1 and h.dispatch != "shared":
             return np.zeros(n_responses, dtype=np.int64)
-        if h.dispatch == "shared":
-            return np.full(n_responses, decode.FROM_SHARED, dtype=np.int64)
-        if h.dispatch == "least_loaded":
-            return np.full(n_responses, decode.LEAST_LOADED, dtype=np.int64)
+        if h.dispatch in _MARKS:
+            marks = np.empty(n_responses, dtype=np.int64)
+            marks[:] = _MARKS[h.dispatch]
+            return marks
         by_response = h.dispatch_by == "response"
         n = n_responses if by_response else labels.size
         if h.dispatch == "round_robin":
@@ -328,7 +339,7 @@ class Engine:
             raise ValueError(f"{what} at {at_s} s, but the engine stands at {self.now_s} s")
 
     def _known(self, groups: Sequence[int]) -> NDArray[np.int64]:
-        wanted = np.asarray(groups, dtype=np.int64).reshape(-1)
+        wanted = np.array(groups, dtype=np.int64, ndmin=1)
         total = int(self._state.setting[decode.N_GROUPS_TOTAL])
         if wanted.size and (wanted.min() < 0 or wanted.max() >= total):
             raise ValueError(f"groups outside 0 … {total - 1}")
