@@ -1,11 +1,12 @@
 """The kernel against the judge over all features: same iterations, preemptions, tokens, order.
 
 ``pick(low, high)`` draws an integer, from hypothesis in the test and from a generator in a sweep:
-``python -m tests.properties.test_decode_judge 5000`` runs that many random cases.
+``python tests/properties/test_decode_judge.py CASES SEED SCALE`` checks that many random ones.
 """
 
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,10 @@ def build_law(pick, dyadic):
     )
 
 
-def build_case(pick, dyadic):
+def build_case(pick, dyadic, scale=1):
     """Return (hardware, law, script, pool): the script's times, the pool refills on finishes."""
     group_size = pick(1, 4)
-    cap, prompt_cap = pick(1, 24), pick(0, 12)
+    cap, prompt_cap = pick(1, 24 * scale), pick(0, 12 * scale)
     replicas = pick(1, 3)
     dispatch = DISPATCH[pick(0, 4)]
     lockstep = pick(0, 3) == 0
@@ -56,9 +57,9 @@ def build_case(pick, dyadic):
         replicas = 1  # equal times on two clocks would differ in the last bit
     hardware = Hardware(
         replicas=replicas,
-        slots=pick(1, 6),
-        kv_capacity_tokens=cap + prompt_cap + pick(0, 60) if pick(0, 2) else None,
-        token_budget=pick(1, 16) if pick(0, 1) else None,
+        slots=pick(1, 6 * scale),
+        kv_capacity_tokens=cap + prompt_cap + pick(0, 20 * scale) if pick(0, 2) else None,
+        token_budget=pick(1, 16 * scale) if pick(0, 1) else None,
         prefill=pick(0, 3) > 0,
         prefix_cache=pick(0, 2) > 0,
         max_groups_in_flight=pick(1, 3) if pick(0, 2) == 0 else None,
@@ -74,9 +75,9 @@ def build_case(pick, dyadic):
         ]
 
     step = 1 / 64 if dyadic else math.e / 170
-    script, at = [("submit", 0.0, groups(pick(1, 6)))], 0.0
+    script, at = [("submit", 0.0, groups(pick(1, 6 * scale)))], 0.0
     for _ in range(pick(0, 6)):
-        at += pick(0, 60) * step
+        at += pick(0, 60 * scale) * step
         kind = ("submit", "abort", "abort_some", "resume", "look")[pick(0, 4)]
         if kind == "submit":
             script.append((kind, at, groups(pick(1, 3))))
@@ -86,12 +87,15 @@ def build_case(pick, dyadic):
             script.append((kind, at, pick(0, 1) == 1))
         else:
             script.append((kind, at, pick(0, 1) == 1))
-    pool = groups(pick(1, 6)) if refills else []
+    pool = groups(pick(1, 6 * scale)) if refills else []
     return hardware, build_law(pick, dyadic), script, pool
 
 
-def drive(engine, script, pool, look):
-    """Run a script on an engine or a judge; returns the finishes and what was seen on the way."""
+def drive(engine, script, pool, look, *, drain=False):
+    """Run a script on an engine or a judge; returns the finishes and what was seen on the way.
+
+    ``drain``: the engine runs what is left to its end in one call (no refills then).
+    """
     pool = list(pool)
     finishes, seen = [], []
     count = [0]
@@ -126,7 +130,10 @@ def drive(engine, script, pool, look):
             engine.resume(at_s=at, groups=[int(g) for g in engine.resumable()], front=what)
         else:
             seen.append(look(engine))
-    move(math.inf)
+    if drain:
+        finishes += [(engine.drain().at_s, [])]
+    else:
+        move(math.inf)
     if script[-1][2] and (left := [int(g) for g in engine.resumable()]):
         engine.resume(at_s=engine.now_s, groups=left)
         move(math.inf)
@@ -179,6 +186,12 @@ def check(case):
     close(facts.busy_s, [r.busy_s for r in judge.replicas])
     close(facts.prefill_s, [r.prefill_s for r in judge.replicas])
     close(facts.concurrency_s, [r.concurrency_s for r in judge.replicas])
+    if not pool:
+        other = Engine(hardware, law)
+        drive(other, script, [], look_engine, drain=True)
+        for name in ("end_s", "group_end_s", "first_token_s", "iterations", "n_preemptions"):
+            assert getattr(other.facts(), name).tobytes() == getattr(facts, name).tobytes()
+    return judge
 
 
 @pytest.mark.parametrize("dyadic", [True, False])
@@ -188,18 +201,43 @@ def test_kernel_agrees_with_judge(data, dyadic):
     check(build_case(lambda low, high: data.draw(st.integers(low, high)), dyadic))
 
 
-def sweep(n, seed):
-    """Check ``n`` random cases; returns how many had preemptions, aborts and resumes."""
+def features(case, judge):
+    """Name what a case exercised, so that a sweep can say what it covered."""
+    hardware, law, script, pool = case
+    found = {hardware.dispatch, f"by {hardware.dispatch_by}"}
+    named = {
+        "lockstep": hardware.lockstep and hardware.replicas > 1,
+        "preemptions": any(x.preemptions for x in judge.responses),
+        "aborted": any(x.status == "aborted" for x in judge.responses),
+        "aborts": any(kind.startswith("abort") for kind, _, _ in script),
+        "resumes": any(kind == "resume" for kind, _, _ in script),
+        "token budget": hardware.token_budget is not None and hardware.prefill,
+        "prefill and cache": hardware.prefill and hardware.prefix_cache,
+        "group limit": hardware.max_groups_in_flight is not None,
+        "refills": bool(pool),
+        "piecewise b": law.b_knots_s[2] - law.b_knots_s[1] < law.b_knots_s[1] - law.b_knots_s[0],
+    }
+    return found | {name for name, is_there in named.items() if is_there}
+
+
+def sweep(n, seed, scale):
+    """Check ``n`` random cases, half of them with ties; returns how often each feature occurred."""
+    seen = Counter()
     for k in range(n):
         rng = np.random.default_rng([seed, k])
-        case = build_case(lambda low, high, rng=rng: int(rng.integers(low, high + 1)), k % 2 == 0)
+
+        def pick(low, high, rng=rng):
+            return int(rng.integers(low, high + 1))
+
+        case = build_case(pick, k % 2 == 0, scale)
         try:
-            check(case)
+            seen.update(features(case, check(case)))
         except BaseException:
             print("seed", seed, "case", k)
             raise
+    return seen
 
 
 if __name__ == "__main__":
-    sweep(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
-    print("all agree")
+    n_cases, first_seed, size = (int(text) for text in [*sys.argv[1:], "300", "0", "1"][:3])
+    print(n_cases, "cases agree:", dict(sweep(n_cases, first_seed, size).most_common()))
