@@ -1,79 +1,105 @@
 """The command line: one small file a command, loaded only when it is asked for."""
 
-import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from dapolab import __version__
+from dapolab.cli.parsing import Parser, nearest, silence_stdout, take_settings, whole_number
 from dapolab.errors import ConfigError
 
 COMMANDS: dict[str, str] = {
-    "fit": "a real rollout dump -> a workload, with goodness of fit and plots",
-    "simulate": "one policy, many steps: metrics, forecast, Perfetto trace",
+    "fit": "a real rollout dump -> a workload, with its own error",
+    "simulate": "one policy, many steps: cost, waves, forecast of a run",
     "compare": "the same prompts and lengths under several policies",
     "theory": "the closed forms beside the simulator",
-    "sweep": "a grid of scenarios, only what is missing is run",
-    "bench": "speed ratios, each measured in one run",
+    "sweep": "a grid of scenarios; only what is missing is run",
+    "bench": "speed of this installation, as ratios",
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """Errors are one line that names the help, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def _parser() -> _Parser:
-    width = min(80, int(os.environ.get("COLUMNS", "80") or 80))
-    lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
-    parser = _Parser(
-        prog="dapolab",
-        usage="dapolab COMMAND [options]",
-        description="What a DAPO/GRPO training step will cost, before the GPU hours are spent.",
-        epilog=f"commands:\n{lines}\n\ndapolab COMMAND --help tells more.",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
-    )
-    parser.add_argument("--version", action="version", version=f"dapolab {__version__}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+FIRST = """\
+start here:
+  dapolab compare sims/scenarios/small.toml   which policy pays, on invented data
+  dapolab fit ROLLOUTS -o mine.toml           your lengths and pass rates
+  dapolab compare sims/scenarios/small.toml --workload mine.toml
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code (0 done, 2 unusable input)."""
-    chosen = _parser().parse_args(argv)
-    module = importlib.import_module(f"dapolab.cli.{chosen.command}")
-    parser = _Parser(
-        prog=f"dapolab {chosen.command}",
-        description=module.__doc__,
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=80),
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--seed", type=_seed, default=0, help="default 0")
-    module.add_arguments(parser)
-    options, rest = parser.parse_known_args(chosen.arguments)
-    options.overrides = rest
-    options.given = [chosen.command, *chosen.arguments]
+    """Run one command; return its exit code.
+
+    0: done. 1: the reader of stdout went away. 2: input that cannot be used, or a file that cannot
+    be read or written, said in one line on stderr. 130: interrupted.
+    """
     try:
-        module.run(options)
+        _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
     except ConfigError as error:
-        print(f"dapolab: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         return 1
     except KeyboardInterrupt:
         print("dapolab: interrupted", file=sys.stderr)
         return 130
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{where}{error.strerror or error}")
+    except MemoryError:
+        return _refuse("out of memory: lower rollout sizes, --jobs or run.steps")
     return 0
 
 
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
+def _refuse(message: str) -> int:
+    print(f"dapolab: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _run(words: list[str]) -> None:
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    command, rest = (words[0], words[1:]) if words else ("--help", [])
+    if command not in COMMANDS:
+        _explain(command)
+        return
+    module = importlib.import_module(f"dapolab.cli.{command}")
+    parser = Parser(
+        prog=f"dapolab {command}",
+        usage=module.USAGE,
+        description=module.__doc__ or "",
+        epilog=module.EXAMPLE,
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--seed", type=whole_number(least=0), default=0, help="default 0")
+    module.add_arguments(parser)
+    rest, settings = take_settings(rest)
+    options, unknown = parser.parse_known_args(rest)
+    if unknown:
+        parser.unknown(next((word for word in unknown if word.startswith("-")), unknown[0]))
+    if settings and not module.TAKES_SETTINGS:
+        parser.unknown(settings[0])
+    options.settings = settings
+    options.given = words
+    module.run(options)
+
+
+def _explain(word: str) -> None:
+    """Print the overview or the version; refuse any other word that is no command."""
+    lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    parser = Parser(
+        prog="dapolab",
+        usage="COMMAND [options]",
+        description="What a DAPO/GRPO training step will cost, before the GPU hours are spent.\n\n"
+        f"{FIRST}\ncommands:\n{lines}\n",
+        epilog="dapolab COMMAND --help tells more and shows an example.",
+    )
+    parser.add_argument("--version", action="version", version=f"dapolab {__version__}")
+    if word in ("-h", "--help"):
+        parser.print_help()
+    elif word.startswith("-"):
+        _, unknown = parser.parse_known_args([word])
+        parser.unknown(unknown[0])
+    else:
+        parser.error(
+            f"unknown command {word!r}; nearest: {nearest(word, COMMANDS)}; "
+            f"commands: {', '.join(COMMANDS)}"
+        )

@@ -3,7 +3,13 @@
 import argparse
 
 from dapolab.cli.output import console, emit_json, number, progress
-from dapolab.scenario import ConfigError
+
+TAKES_SETTINGS = False
+USAGE = "[options]"
+EXAMPLE = """\
+example:
+  dapolab bench --json
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +23,6 @@ def run(options: argparse.Namespace) -> None:
 
     from dapolab.bench import benchmarks
 
-    if options.overrides:
-        raise ConfigError(f"unknown argument {options.overrides[0]!r} (see dapolab bench --help)")
     with progress("benchmarks", 5) as tick:
         rows = benchmarks(on_done=tick)
     if options.json:

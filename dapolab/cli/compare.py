@@ -1,28 +1,42 @@
 """The same prompts and lengths under several collection policies: a table and a report.
 
-Any setting can be laid over the file: --workload.sigma 1.1 --rollout.group_size 16
+Any setting of the file can be changed: --workload.sigma 1.1 --rollout.group_size 16
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dapolab import __version__
-from dapolab.cli.output import command_line, console, emit_json, envelope, print_lines, progress
-from dapolab.cli.scenarios import add_scenario_arguments, load_scenario
+from dapolab.cli.output import (
+    command_line,
+    console,
+    emit_json,
+    json_text,
+    output_folder,
+    print_files,
+    print_notes,
+    progress,
+)
+from dapolab.cli.scenarios import USAGE, add_scenario_arguments, headline, load_scenario
 
 if TYPE_CHECKING:
     from dapolab.compare import Comparison
 
+TAKES_SETTINGS = True
+EXAMPLE = """\
+example:
+  dapolab compare sims/scenarios/small.toml --collectors rounds,streaming -o reports
+"""
 RANKED = "per_trained_group/seconds"
+__all__ = ["EXAMPLE", "TAKES_SETTINGS", "USAGE", "add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     add_scenario_arguments(parser)
     parser.add_argument(
-        "--collectors", metavar="A,B", help="kinds or names of [alternatives], or all"
+        "--collectors", metavar="A,B", help="kinds, names of [alternatives], or all"
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="write NAME.md, .html, .json and figures there"
@@ -36,20 +50,17 @@ def run(options: argparse.Namespace) -> None:
 
     scenario = load_scenario(options)
     collectors = select_collectors(scenario, options.collectors)
+    folder = output_folder(options.output) if options.output else None
     total = len(collectors) * scenario.run.replications
     with progress(f"compare {len(collectors)} policies", total) as tick:
         done = compare(scenario, collectors, seed=options.seed, n_jobs=options.jobs, on_done=tick)
     body = document(done)
-    paths = _write(done, body, Path(options.output), options) if options.output else []
+    paths = _write(done, body, folder, options) if folder else []
     if options.json:
         emit_json("compare", seed=options.seed, body=body)
         return
     out = console()
-    out.print(
-        f"{scenario.name}: {scenario.run.replications} replications of {scenario.run.steps} steps, "
-        f"B={scenario.rollout.groups_per_step}, G={scenario.rollout.group_size}, "
-        f"cap {scenario.rollout.cap_tokens}"
-    )
+    out.print(headline(scenario), markup=False)
     out.print(
         comparison_table(
             done.policies,
@@ -58,8 +69,10 @@ def run(options: argparse.Namespace) -> None:
             best=done.best.get(RANKED, ()),
         )
     )
-    print_lines(out, done.notes)
-    print_lines(out, [f"wrote {path}" for path in paths])
+    print_notes(out, "to know", done.notes)
+    if not paths:
+        out.print("\n-o DIR writes the report: intervals, figures, how to read them", style="dim")
+    print_files(out, "wrote", paths)
 
 
 def _write(
@@ -94,5 +107,5 @@ def _write(
     title = f"Collection policies on {scenario.name}"
     page = comparison_document(tables, title=title, provenance=provenance)
     files = render(page, folder, stem=scenario.name)
-    whole = json.dumps(envelope("compare", seed=options.seed) | body, allow_nan=False, indent=1)
-    return [*files[:2], atomic_write(folder / f"{scenario.name}.json", whole + "\n")]
+    whole = json_text("compare", seed=options.seed, body=body)
+    return [*files[:2], atomic_write(folder / f"{scenario.name}.json", whole)]

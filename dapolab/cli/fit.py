@@ -5,50 +5,77 @@ What the file cannot tell stays unknown: the parameters it does not identify are
 """
 
 import argparse
-import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dapolab import __version__
-from dapolab.cli.output import command_line, console, emit_json, envelope, print_lines
+from dapolab.cli.output import (
+    command_line,
+    console,
+    emit_json,
+    json_text,
+    output_file,
+    print_files,
+    print_notes,
+)
+from dapolab.cli.parsing import positive, whole_number
 from dapolab.scenario import ConfigError
 
 if TYPE_CHECKING:
     from dapolab.records import Records
     from dapolab.workload.fit import FittedWorkload
 
+TAKES_SETTINGS = False
+USAGE = "ROLLOUTS [options]"
+EXAMPLE = """\
+examples:
+  dapolab fit rollouts/ --cap 8192 --chars-per-token 3.6 -o mine.toml
+  dapolab fit table.csv --columns n_tokens=est_tokens,correct=ok
+  dapolab compare sims/scenarios/small.toml --workload mine.toml
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
+    count = whole_number(least=1)
     parser.add_argument("rollouts", metavar="ROLLOUTS", help="file or folder of rollouts")
     parser.add_argument(
-        "-o", "--output", metavar="WORKLOAD.toml", help="write workload, draws and report there"
+        "-o", "--output", metavar="W.toml", help="write workload, draws and report there"
     )
     parser.add_argument("--format", default="auto", help="reader; default: decided from the file")
     parser.add_argument(
-        "--columns", default="", metavar="ROLE=NAME,…", help="e.g. n_tokens=est_tokens"
+        "--columns", default="", metavar="ROLE=NAME,...", help="e.g. n_tokens=est_tokens"
     )
     parser.add_argument(
-        "--where", default="", metavar="COLUMN=VALUE,…", help="only rows with these values"
+        "--where", default="", metavar="COLUMN=VALUE,...", help="only rows with these values"
     )
     parser.add_argument(
         "--selection",
         choices=("all", "kept_mixed", "kept_first_finished"),
-        help="which candidates the file holds",
+        help="which candidate groups the file holds",
     )
-    parser.add_argument("--cap", type=int, metavar="N", help="the run's cap on response tokens")
+    parser.add_argument("--cap", type=count, metavar="N", help="the run's cap on response tokens")
     counting = parser.add_mutually_exclusive_group()
     counting.add_argument("--tokenizer", metavar="DIR", help="count tokens of text dumps with it")
-    counting.add_argument("--chars-per-token", type=float, metavar="X", help="cheaper estimate")
-    parser.add_argument("--correct-threshold", type=float, metavar="X", help="right above this")
-    parser.add_argument("--group-size", type=int, metavar="G", help="samples behind a pass rate")
+    counting.add_argument(
+        "--chars-per-token", type=positive, metavar="X", help="a cheaper estimate of tokens"
+    )
+    parser.add_argument(
+        "--correct-threshold", type=float, metavar="X", help="an answer is right above this"
+    )
+    parser.add_argument(
+        "--group-size", type=count, metavar="G", help="samples behind a stored pass rate"
+    )
     parser.add_argument("--steps", metavar="FIRST:LAST", help="training steps to fit")
     parser.add_argument(
         "--candidates",
         metavar="RIGHT,WRONG",
         help="all-right and all-wrong groups that a kept_mixed file leaves out",
     )
-    parser.add_argument("--draws", type=int, default=400, help="bootstrap draws (default 400)")
+    parser.add_argument(
+        "--draws", type=whole_number(least=0), default=400, help="bootstrap draws (default 400)"
+    )
     parser.add_argument("--source", default="", help="where the rollouts come from, for the record")
 
 
@@ -57,8 +84,10 @@ def run(options: argparse.Namespace) -> None:
     from dapolab.records import ReadOptions, read_records
     from dapolab.workload.fit import Degenerate, fit_workload
 
-    if options.overrides:
-        raise ConfigError(f"unknown argument {options.overrides[0]!r} (see dapolab fit --help)")
+    counts = _numbers(options.candidates, ",", "--candidates") if options.candidates else None
+    window = _numbers(options.steps, ":", "--steps") if options.steps else None
+    target = output_file(options.output, suffix=".toml") if options.output else None
+    shown = sys.stderr.isatty()
     records = read_records(
         Path(options.rollouts),
         options=ReadOptions(
@@ -71,11 +100,9 @@ def run(options: argparse.Namespace) -> None:
             chars_per_token=options.chars_per_token,
             correct_threshold=options.correct_threshold,
             group_size=options.group_size,
-            progress=not options.json,
+            progress=shown,
         ),
     )
-    counts = _numbers(options.candidates, ",", "--candidates") if options.candidates else None
-    window = _numbers(options.steps, ":", "--steps") if options.steps else None
     fitted = fit_workload(
         records.table,
         selection=records.selection,
@@ -86,17 +113,18 @@ def run(options: argparse.Namespace) -> None:
         n_draws=options.draws,
         seed=options.seed,
         source=options.source or Path(options.rollouts).name,
-        progress=not options.json,
+        progress=shown,
     )
     body = _body(records, fitted)
-    paths = _write(records, fitted, body, options) if options.output else []
+    paths = _write(records, fitted, body, target, options) if target else []
     if options.json:
         emit_json("fit", seed=options.seed, body=body)
         return
     out = console()
-    print_lines(out, records.notes)
-    _print(out, fitted)
-    print_lines(out, [f"wrote {path}" for path in paths])
+    _print(out, records, fitted)
+    if not paths:
+        out.print("\n-o W.toml writes the workload and a report with figures", style="dim")
+    print_files(out, "wrote", paths)
 
 
 def _pairs(text: str, option: str) -> dict[str, str]:
@@ -139,7 +167,7 @@ def _body(records: "Records", fitted: "FittedWorkload") -> dict[str, Any]:
     }
 
 
-def _print(out: Any, fitted: "FittedWorkload") -> None:
+def _print(out: Any, records: "Records", fitted: "FittedWorkload") -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -148,46 +176,49 @@ def _print(out: Any, fitted: "FittedWorkload") -> None:
     from dapolab.stats import Estimate
 
     out.print(
-        f"{fitted.n_responses} responses of {fitted.n_prompts} prompts, groups of "
+        f"{fitted.n_responses:,} responses of {fitted.n_prompts:,} prompts, groups of "
         f"{fitted.group_size}, selection {fitted.selection}"
     )
-    table = Table("parameter", "value [99 %]", "unit", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("parameter", overflow="fold")
+    table.add_column("value \\[99 %]", overflow="fold", justify="right")
+    table.add_column("unit", overflow="fold")
     for name, e in fitted.estimates.items():
-        shown = formats.estimate(Estimate(e.value, e.low, e.high, fitted.n_prompts, e.unit))
-        table.add_row(Text(name), Text(shown), Text(e.unit))
+        value = formats.estimate(Estimate(e.value, e.low, e.high, fitted.n_prompts, e.unit))
+        table.add_row(Text(name), Text(value), Text("" if e.unit == "share" else e.unit))
     out.print(table)
     if fitted.goodness:
-        table = Table(
-            "held-out prompts",
-            "observed",
-            "predicted",
-            "verdict",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-        )
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("on held-out prompts", overflow="fold")
+        table.add_column("observed", overflow="fold", justify="right")
+        table.add_column("predicted", overflow="fold", justify="right")
+        table.add_column("verdict", overflow="fold")
         for g in fitted.goodness:
             row = (g.quantity, f"{g.observed:.4g}", f"{g.predicted:.4g}", g.verdict)
             table.add_row(*map(Text, row))
         out.print(table)
-    print_lines(out, [f"warning: {text}" for text in fitted.warnings])
-    print_lines(out, [f"not identified: {name} ({why})" for name, why in fitted.not_identified])
+    reasons = [f"{name}: {why}" for name, why in fitted.not_identified]
+    print_notes(out, "not identified by these data", reasons)
+    print_notes(out, "warnings", fitted.warnings)
+    print_notes(out, "found while reading", records.notes)
 
 
 def _write(
-    records: "Records", fitted: "FittedWorkload", body: dict[str, Any], options: argparse.Namespace
+    records: "Records",
+    fitted: "FittedWorkload",
+    body: dict[str, Any],
+    target: Path,
+    options: argparse.Namespace,
 ) -> list[Path]:
     """Write workload, draws, JSON and report; the workload last, so it never stands alone."""
     from dapolab.report import render
     from dapolab.store import atomic_write
     from dapolab.workload.fit import draws_text, to_toml
 
-    target = Path(options.output)
-    if target.suffix != ".toml":
-        raise ConfigError(f"-o {target}: name a .toml file for the workload")
     document = _report(records, fitted, options)
     page = render(document, target.parent, stem=target.stem)[0]
-    whole = json.dumps(envelope("fit", seed=options.seed) | body, allow_nan=False, indent=1)
-    files = [page, atomic_write(target.with_suffix(".json"), whole + "\n")]
+    whole = json_text("fit", seed=options.seed, body=body)
+    files = [page, atomic_write(target.with_suffix(".json"), whole)]
     draws = target.with_suffix(".draws.csv")
     if len(fitted.draws):
         files.append(atomic_write(draws, draws_text(fitted)))

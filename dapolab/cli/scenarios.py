@@ -1,21 +1,40 @@
-"""Arguments that every command with a scenario shares, and loading it with its overrides."""
+"""Arguments that every command with a scenario shares, and loading it with its settings."""
 
 import argparse
-import difflib
 from typing import Any
 
+from dapolab.cli.parsing import whole_number
 from dapolab.scenario import ConfigError, Scenario, load, parse_overrides
+
+USAGE = "SCENARIO.toml [options] [--table.key VALUE ...]"
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the scenario and the most used shortcuts of its settings."""
-    parser.add_argument("scenario", metavar="SCENARIO.toml")
-    parser.add_argument("--steps", type=int, metavar="N", help="training steps of a replication")
+    count = whole_number(least=1)
     parser.add_argument(
-        "--epochs", type=int, metavar="E", help="run until the data run out after E epochs"
+        "scenario", metavar="SCENARIO.toml", help="the experiment, e.g. sims/scenarios/small.toml"
     )
-    parser.add_argument("--replications", type=int, metavar="R", help="independent repetitions")
-    parser.add_argument("--jobs", type=int, metavar="J", help="processes (default: all cores)")
+    parser.add_argument(
+        "--steps", type=count, metavar="N", help="training steps of a replication (run.steps)"
+    )
+    parser.add_argument(
+        "--epochs",
+        type=count,
+        metavar="E",
+        help="instead of --steps: until E epochs of prompts are used up",
+    )
+    parser.add_argument(
+        "--replications",
+        type=whole_number(least=2),
+        metavar="R",
+        help="independent repetitions behind each interval (run.replications)",
+    )
+    parser.add_argument("--jobs", type=count, metavar="J", help="processes (default: all cores)")
+    parser.add_argument(
+        "--workload", metavar="W.toml", help="another workload, e.g. one that fit wrote"
+    )
+    parser.add_argument("--name", metavar="NAME", help="another name for report and files")
 
 
 def load_scenario(options: argparse.Namespace) -> Scenario:
@@ -24,21 +43,17 @@ def load_scenario(options: argparse.Namespace) -> Scenario:
     Raises
     ------
     ConfigError
-        As ``dapolab.scenario.load``, and for an option that neither command nor scenario knows.
+        As ``dapolab.scenario.load``, and for settings that contradict each other.
     """
-    overrides: dict[str, Any] = parse_overrides(options.overrides)
-    for key in overrides:
-        if "." not in key and key not in Scenario.model_fields:
-            known = ["--collectors", "--steps", "--epochs", "--replications", "--jobs", "--json"]
-            near = difflib.get_close_matches(f"--{key}", known, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"unknown option --{key}; nearest: {near}; settings are dotted: --run.steps 5"
-            )
+    overrides: dict[str, Any] = parse_overrides(options.settings)
+    for key in ("workload", "name"):
+        if getattr(options, key) is not None:
+            overrides[key] = getattr(options, key)
     if options.replications is not None:
         overrides["run.replications"] = options.replications
     if options.epochs is not None:
-        if options.steps is not None:
-            raise ConfigError("--steps and --epochs both say when to end; give one")
+        if options.steps is not None or "run.steps" in overrides:
+            raise ConfigError("--epochs and --steps both say when to end; give one")
         overrides["workload.prompts.epochs"] = options.epochs
     if options.steps is not None:
         overrides["run.steps"] = options.steps
@@ -49,3 +64,12 @@ def load_scenario(options: argparse.Namespace) -> Scenario:
         run = scenario.run.model_copy(update={"steps": most})
         scenario = scenario.model_copy(update={"run": run})
     return scenario
+
+
+def headline(scenario: Scenario) -> str:
+    """Return one line: what was run and how often."""
+    return (
+        f"{scenario.name}: {scenario.run.replications} replications of {scenario.run.steps} steps, "
+        f"B={scenario.rollout.groups_per_step} groups, G={scenario.rollout.group_size} responses, "
+        f"cap {scenario.rollout.cap_tokens:,} tokens"
+    )

@@ -1,6 +1,7 @@
-"""One policy, many steps: metrics, a forecast of the whole run, an optional Perfetto trace.
+"""One policy, many steps: what a step costs, where its time goes, a forecast of the whole run.
 
-Any setting can be laid over the file: --workload.sigma 1.1 --collector.kind rounds --run.steps 50
+Any setting of the file can be changed: --workload.sigma 1.1 --collector.kind rounds
+--rollout.overlong none
 """
 
 import argparse
@@ -8,59 +9,96 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapolab.cli.output import command_line, console, emit_json, print_lines, progress
-from dapolab.cli.scenarios import add_scenario_arguments, load_scenario
+from dapolab.cli.output import (
+    command_line,
+    console,
+    emit_json,
+    output_file,
+    output_folder,
+    print_files,
+    print_lines,
+    print_notes,
+    progress,
+)
+from dapolab.cli.scenarios import USAGE, add_scenario_arguments, headline, load_scenario
 from dapolab.scenario import Scenario
 
 if TYPE_CHECKING:
-    from dapolab.compare import Comparison
+    from dapolab.compare import Comparison, Forecast
+
+TAKES_SETTINGS = True
+EXAMPLE = """\
+example:
+  dapolab simulate sims/scenarios/small.toml --rollout.group_size 16 --steps 5
+"""
+__all__ = ["EXAMPLE", "TAKES_SETTINGS", "USAGE", "add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     add_scenario_arguments(parser)
-    parser.add_argument("--trace", metavar="OUT.json", help="write replication 0 for Perfetto")
-    parser.add_argument("-o", "--output", metavar="DIR", help="write tables and manifest there")
+    parser.add_argument("--all", action="store_true", help="print every metric, by its name")
+    parser.add_argument("--trace", metavar="OUT.json", help="write three steps for ui.perfetto.dev")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="write every step there (Parquet, manifest)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Simulate the scenario's own policy."""
-    from dapolab.compare import compare, document, forecast
-    from dapolab.report.console import metric_table
-    from dapolab.store import atomic_write
+    from dapolab.compare import document, forecast
 
     scenario = load_scenario(options)
+    trace = output_file(options.trace, option="--trace") if options.trace else None
+    folder = output_folder(options.output) if options.output else None
+    done = _simulate(scenario, options)
+    name = scenario.collector.kind
+    ahead = forecast(done, name, with_fit=_with_fit(scenario, options))
+    if trace:
+        _write_trace(scenario, trace, seed=options.seed)
+    if folder:
+        _write(done, folder, options=options)
+    if options.json:
+        body = document(done) | {"baseline": None, "forecast": ahead.to_json()}
+        emit_json("simulate", seed=options.seed, body=body)
+        return
+    _print(done, ahead, everything=options.all)
+    out = console()
+    if folder:
+        print_files(out, "wrote", [folder])
+    if trace:
+        print_files(out, "wrote", [f"{trace} (open it at ui.perfetto.dev)"])
+
+
+def _simulate(scenario: Scenario, options: argparse.Namespace) -> "Comparison":
+    from dapolab.compare import compare
+
     name = scenario.collector.kind
     with progress(f"simulate {name}", scenario.run.replications) as tick:
-        done = compare(
+        return compare(
             scenario,
             {name: scenario.collector},
             seed=options.seed,
             n_jobs=options.jobs,
             on_done=tick,
         )
-    ahead = forecast(done, name, with_fit=_with_fit(scenario, options))
-    if options.trace:
-        from dapolab.sim.run import simulate
-        from dapolab.sim.trace import perfetto
 
-        traced = simulate(scenario, seed=options.seed, record_steps=min(scenario.run.steps, 3))
-        trace = json.dumps(perfetto(traced, name=scenario.name), allow_nan=False)
-        atomic_write(Path(options.trace), trace)
-    if options.output:
-        _write(done, Path(options.output), options=options)
-    if options.json:
-        body = document(done) | {"baseline": None, "forecast": ahead.to_json()}
-        emit_json("simulate", seed=options.seed, body=body)
-        return
+
+def _print(done: "Comparison", ahead: "Forecast", *, everything: bool) -> None:
+    from dapolab.cli.metrics import grouped
+    from dapolab.report.console import metric_table
+
     out = console()
-    title = f"{scenario.name}: {name}, {scenario.run.replications} replications"
-    shown = {k: e for k, e in done.estimates[name].items() if e.mean or "time/" not in k}
-    out.print(metric_table(shown, title=title))
-    out.print(ahead.sentence())
-    print_lines(out, done.notes)
-    if options.trace:
-        print_lines(out, [f"trace: {options.trace} (open at ui.perfetto.dev)"])
+    name = done.baseline
+    out.print(f"{headline(done.scenario)}, policy {name}", markup=False)
+    estimates = done.estimates[name]
+    out.print(metric_table(estimates) if everything else grouped(estimates))
+    print_lines(out, [ahead.sentence()])
+    print_notes(out, "to know", done.notes)
+    if not everything:
+        out.print(
+            "\nmeans over replications [99 % interval]; --all prints every metric", style="dim"
+        )
 
 
 def _with_fit(scenario: Scenario, options: argparse.Namespace) -> "Comparison | None":
@@ -80,6 +118,15 @@ def _with_fit(scenario: Scenario, options: argparse.Namespace) -> "Comparison | 
             on_done=tick,
             scenario_of=drawn,
         )
+
+
+def _write_trace(scenario: Scenario, path: Path, *, seed: int) -> None:
+    from dapolab.sim.run import simulate
+    from dapolab.sim.trace import perfetto
+    from dapolab.store import atomic_write
+
+    traced = simulate(scenario, seed=seed, record_steps=min(scenario.run.steps, 3))
+    atomic_write(path, json.dumps(perfetto(traced, name=scenario.name), allow_nan=False))
 
 
 def _write(done: "Comparison", folder: Path, *, options: argparse.Namespace) -> None:

@@ -1,51 +1,90 @@
-"""A grid of scenarios: only points that the folder does not hold yet are run."""
+"""A grid of scenarios: only points that the folder does not hold yet are run.
+
+Every point is safe on disk as soon as it is done: stop with Ctrl-C and go on with the same command.
+--seed N is added to the seeds of the file.
+"""
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dapolab.cli.output import console, emit_json, number, progress
-from dapolab.scenario import ConfigError
+from dapolab.cli.output import (
+    console,
+    emit_json,
+    number,
+    output_folder,
+    print_files,
+    print_notes,
+    progress,
+)
+from dapolab.cli.parsing import whole_number
+
+if TYPE_CHECKING:
+    from dapolab.sweep import Swept
+
+TAKES_SETTINGS = False
+USAGE = "SWEEP.toml [options]"
+EXAMPLE = """\
+example:
+  dapolab sweep sims/sweeps/refill-by-pass-rate.toml -o runs/refill
+"""
+_FAILURES_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("sweep", metavar="SWEEP.toml")
+    parser.add_argument("sweep", metavar="SWEEP.toml", help="base scenario, grid and seeds")
     parser.add_argument("-o", "--output", metavar="DIR", help="default: runs/NAME")
-    parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--jobs", type=int, metavar="J", help="processes (default: all cores)")
+    parser.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="ray: a Ray cluster"
+    )
+    parser.add_argument(
+        "--jobs", type=whole_number(least=1), metavar="J", help="processes (default: all cores)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Run what is missing and say where the table is."""
     from dapolab.store import atomic_write
-    from dapolab.sweep import expand, read_sweep, run_sweep
+    from dapolab.sweep import expand, plan, read_sweep, run_sweep
 
-    if options.overrides:
-        raise ConfigError(f"unknown argument {options.overrides[0]!r}; settings belong in the file")
     path = Path(options.sweep)
     sweep = read_sweep(path)
-    points = expand(sweep, folder=path.parent)
-    folder = Path(options.output or f"runs/{sweep.name}")
-    with progress(f"sweep {sweep.name}", len(points)) as tick:
+    points = expand(sweep, folder=path.parent, first_seed=options.seed)
+    folder = output_folder(options.output or f"runs/{sweep.name}")
+    shards = folder / "shards"
+    missing = plan(points, shards)
+    with progress(f"sweep {sweep.name}", len(missing)) as tick:
         done = run_sweep(
-            points, folder / "shards", engine=options.engine, n_jobs=options.jobs, on_done=tick
+            points, shards, missing, engine=options.engine, n_jobs=options.jobs, on_done=tick
         )
-    table = folder / "table.parquet"
+    table = folder / f"{sweep.name}.parquet"
     atomic_write(table, done.table.to_parquet(index=False))
     if options.json:
         body = {
             "points": done.n_points,
             "computed": done.n_computed,
             "skipped": done.n_skipped,
-            "failed": done.n_failed,
+            "failed": len(done.failures),
             "seconds": done.seconds,
             "table": str(table),
         }
-        emit_json("sweep", seed=None, body=body)
+        emit_json("sweep", seed=options.seed, body=body)
         return
+    _print(done, table)
+
+
+def _print(done: "Swept", table: Path) -> None:
     out = console()
     out.print(
-        f"{done.n_points} points: {done.n_computed} computed, {done.n_skipped} skipped, "
-        f"{done.n_failed} failed, {number(done.seconds)} s"
+        f"{done.n_points} points: {done.n_computed} computed, {done.n_skipped} skipped (there "
+        f"already), {len(done.failures)} with an error, {number(done.seconds)} s"
     )
-    out.print(f"table: {table}", soft_wrap=True)
+    failures = list(done.failures)
+    more = len(failures) - _FAILURES_SHOWN
+    print_notes(
+        out,
+        "ended with an error, kept in the table",
+        [*failures[:_FAILURES_SHOWN], *([f"and {more} more"] if more > 0 else [])],
+    )
+    print_files(out, "wrote", [table])

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dapolab.compare.comparison import Comparison
+from dapolab.compare.estimates import possible
 from dapolab.compare.quantities import Quantity, quantities_of
 from dapolab.stats import LEVEL, Estimate
 from dapolab.stats.estimate import t_factor
@@ -80,7 +81,7 @@ def _checked(quantity: Quantity, replications: list[pd.DataFrame]) -> Checked | 
         name=quantity.name,
         unit=quantity.unit,
         theory=quantity.value,
-        simulator=Estimate(mean, mean - half, mean + half, n, quantity.unit),
+        simulator=possible(Estimate(mean, mean - half, mean + half, n, quantity.unit)),
         agrees=abs(mean - quantity.value) <= allowed,
         source=quantity.source,
     )

@@ -1,6 +1,7 @@
 """From step rows to estimates: ratios of totals, paired ratios, sets of the best."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -147,15 +148,31 @@ def estimates_of(
     for metric in STEP_METRICS:
         per_replication = rows.groupby("replication")[metric.name].mean().dropna().to_numpy()
         if len(per_replication):
-            found[metric.name] = mean_estimate(per_replication, level=LEVEL, unit=metric.unit)
+            found[metric.name] = possible(
+                mean_estimate(per_replication, level=LEVEL, unit=metric.unit)
+            )
     for limit in LIMITS:
         if (rows["ended_by"] == limit).any():
             share = (rows["ended_by"] == limit).groupby(rows["replication"]).mean().to_numpy(float)
-            found[f"run/ended_by_{limit}"] = mean_estimate(share, level=LEVEL, unit="share")
+            found[f"run/ended_by_{limit}"] = possible(
+                mean_estimate(share, level=LEVEL, unit="share")
+            )
     mine = endings[endings["policy"] == name]
     found["run/p_fails"] = wilson(int(mine["failed"].sum()), len(mine), level=LEVEL)
     found["run/steps"] = mean_estimate(mine["n_steps"].to_numpy(float), level=LEVEL, unit="steps")
     return found
+
+
+def possible(estimate: Estimate) -> Estimate:
+    """Cut an interval to where the quantity can be: rewards anywhere, shares in [0, 1], else ≥ 0.
+
+    The cut end cannot hold the true value, so the interval covers as often as before.
+    """
+    low, high = estimate.low, estimate.high
+    if low is None or high is None or estimate.unit == "reward":
+        return estimate
+    high = min(high, 1.0) if estimate.unit == "share" else high
+    return replace(estimate, low=max(low, 0.0), high=high)
 
 
 def waves_distribution(

@@ -1,6 +1,5 @@
 """From files and command-line overrides to a checked Scenario, with one-line errors."""
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -11,26 +10,51 @@ from pydantic import BaseModel, ValidationError
 
 from dapolab.scenario.config import ConfigError
 from dapolab.scenario.experiment import Scenario
+from dapolab.scenario.explain import explain
 
 _KEPT_BY_ANY_KIND = {"budget", "prompts", "drift", "source"}
+_FILES = ("file", "draws")
+# where "none" is a word and not the absence of a value
+_TEXTS = {"kind", "name", "description", "source", "assumptions"}
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read one TOML file; a missing or broken file is a ConfigError."""
+    """Read one TOML file; ``"none"`` as a value means absent, as TOML has no null.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, cannot be read, or is not TOML.
+    """
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            data = tomllib.load(file)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, expected a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not valid TOML: it is no UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    return {key: _absent(value, key=key) for key, value in data.items()}
 
 
-def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+def _absent(value: Any, *, key: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _absent(below, key=name) for name, below in value.items()}
+    if isinstance(value, list):
+        return [_absent(below, key=key) for below in value]
+    return None if value == "none" and key.rpartition(".")[2] not in _TEXTS else value
+
+
+def load(
+    path: str | Path, overrides: Mapping[str, Any] | None = None, *, folder: Path | None = None
+) -> Scenario:
     """Load a scenario file.
 
     ``workload = "FILE.toml"`` and a replay's ``file`` are resolved relative to the scenario file;
@@ -39,7 +63,9 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenar
     Parameters
     ----------
     path : a scenario TOML.
-    overrides : dotted keys and values laid over the file, e.g. ``{"workload.sigma": 1.1}``.
+    overrides : dotted keys and values laid over the file, e.g. ``{"workload.sigma": 1.1}``;
+        ``{"workload": "FILE.toml"}`` replaces the whole workload.
+    folder : what files named in the overrides are relative to; absent: the working folder.
 
     Raises
     ------
@@ -48,11 +74,18 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenar
     """
     path = Path(path)
     data = read_toml(path)
-    folder = path.parent
+    changes = dict(overrides or {})
+    beside = folder or Path()
+    _include_workload(data, path.parent)
+    if isinstance(changes.get("workload"), str):
+        data["workload"] = {"base": changes.pop("workload")}
+        _include_workload(data, beside)
+    for key in (f"workload.{name}" for name in _FILES):
+        if isinstance(changes.get(key), str):
+            changes[key] = str(beside / changes[key])
     # a new kind first, then the settings that are meant for it
-    for key, value in sorted((overrides or {}).items(), key=lambda item: not _is_kind(item[0])):
+    for key, value in sorted(changes.items(), key=lambda item: not _is_kind(item[0])):
         _set(data, key, value)
-    _include_workload(data, folder)
     return build(data, where=str(path))
 
 
@@ -66,37 +99,39 @@ def check(model: type[Model], data: Mapping[str, Any], *, where: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(error, model)}") from None
+        raise ConfigError(f"{where}: {explain(error, model)}") from None
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """Turn ``--workload.sigma 1.1 --run.steps=5`` into dotted keys and values.
 
     Values are read as TOML where they parse (numbers, true/false, arrays), else as text; ``none``
-    removes a key, which restores its default.
+    means absent: no limit, no cap, no penalty (but a kind may be called none).
     """
     found: dict[str, Any] = {}
     rest = list(arguments)
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--") or len(flag) < 3:
-            raise ConfigError(f"unexpected argument {flag!r}; overrides look like --run.steps 5")
+            raise ConfigError(f"unexpected argument {flag!r}; settings look like --run.steps 5")
         key, equals, text = flag[2:].partition("=")
         if not equals:
-            if not rest:
+            if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"--{key} needs a value")
             text = rest.pop(0)
-        found[key.replace("-", "_")] = _value(text)
+        key = key.replace("-", "_")
+        found[key] = _absent(_value(text), key=key)
     return found
 
 
 def _value(text: str) -> Any:
-    if text.lower() == "none":
-        return None
+    if text.lower() in ("none", "nan", "inf"):
+        return text.lower()
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text
 
 
 def _is_kind(key: str) -> bool:
@@ -107,9 +142,9 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
     table = data
     *parents, last = key.split(".")
     for parent in parents:
-        below = table.setdefault(parent, {})
-        if isinstance(below, str) and parent == "workload":
-            below = table[parent] = {"base": below}
+        below = table.get(parent)
+        if below is None:
+            below = table[parent] = {}
         if not isinstance(below, dict):
             raise ConfigError(f"--{key}: {parent} is a value, not a table")
         table = below
@@ -117,10 +152,7 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
         # settings of the old kind mean nothing to the new one; what every kind has stays
         for stale in set(table) - _KEPT_BY_ANY_KIND:
             del table[stale]
-    if value is None:
-        table.pop(last, None)
-    else:
-        table[last] = value
+    table[last] = value
 
 
 def _include_workload(data: dict[str, Any], folder: Path) -> None:
@@ -134,15 +166,18 @@ def _include_workload(data: dict[str, Any], folder: Path) -> None:
         file = folder / str(workload["base"])
         base = read_toml(file)
         base = base.get("workload", base)
-        for key in ("file", "draws"):
-            if isinstance(base.get(key), str):
-                base[key] = str(file.parent / base[key])
-        workload = _merge(base, over)
+        if not isinstance(base, dict):
+            raise ConfigError(f"{file}: workload should be a table of settings")
+        workload = _merge(_beside(base, file.parent), over)
     else:
-        for key in ("file", "draws"):
-            if isinstance(workload.get(key), str):
-                workload = {**workload, key: str(folder / workload[key])}
+        workload = _beside(workload, folder)
     data["workload"] = workload
+
+
+def _beside(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the table with its files relative to the folder of the file that names them."""
+    files = {key: workload[key] for key in _FILES if isinstance(workload.get(key), str)}
+    return workload | {key: str(folder / name) for key, name in files.items()}
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -154,61 +189,6 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    first = error.errors(include_url=False)[0]
-    location = [str(part) for part in first["loc"]]
-    shown = ".".join(_without_tags(location, model))
-    if first["type"] == "extra_forbidden":
-        wrong = location[-1]
-        valid = _fields_at(model, location[:-1])
-        near = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.0)
-        hint = f"; nearest valid key: {near[0]!r}" if near else ""
-        return f"unknown key {shown!r}{hint}"
-    message = str(first["msg"]).removeprefix("Value error, ")
-    value = first.get("input")
-    given = "" if isinstance(value, dict) or first["type"] == "value_error" else f", got {value!r}"
-    return f"{shown}: {message}{given}" if shown else message
-
-
-def _without_tags(location: list[str], model: type[BaseModel]) -> list[str]:
-    """Leave out the discriminator tags that pydantic puts into the path of a union."""
-    shown: list[str] = []
-    for i, part in enumerate(location):
-        valid = _fields_at(model, location[:i])
-        if not valid or part in valid or i == len(location) - 1:
-            shown.append(part)
-    return shown
-
-
-def _fields_at(model: type[BaseModel], location: list[str]) -> list[str]:
-    """Names valid at a place; union members are recognised by their discriminator in the path."""
-    schema = model.model_json_schema()
-    definitions = schema.get("$defs", {})
-    places = [schema]
-    for part in location:
-        below: list[dict[str, Any]] = []
-        for place in places:
-            below += _step(place, part, definitions)
-        places = below or places
-    return sorted({name for place in places for name in place.get("properties", {})})
-
-
-def _step(place: dict[str, Any], part: str, definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    inner = place.get("properties", {}).get(part) or place.get("additionalProperties")
-    if not isinstance(inner, dict):
-        tag = place.get("properties", {}).get("kind", {}).get("const")
-        return [place] if tag == part else []
-    options = [*inner.get("oneOf", []), *inner.get("anyOf", []), *inner.get("allOf", []), inner]
-    found = []
-    for option in options:
-        name = str(option.get("$ref", "")).rpartition("/")[2]
-        if name in definitions:
-            found.append(definitions[name])
-        elif isinstance(option.get("additionalProperties"), dict):
-            found.append(option)
-    return found
 
 
 def dump(scenario: Scenario) -> str:
