@@ -1,26 +1,32 @@
 """A prompt stream that is written down, for tests: lengths and right answers of every group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dapolab.workload.model import Groups
 
 
-@dataclass
 class ListedStream:
-    """``lengths[k]`` and ``n_correct[k]`` of the k-th prompt; the list is repeated ``epochs`` times
-    (None: for ever), in its order."""
+    """``lengths[k]`` and ``n_correct[k]`` of the k-th prompt, in this order, for some epochs.
 
-    lengths: Sequence[Sequence[int]]
-    n_correct: Sequence[int]
-    epochs: int | None = None
-    prompt_tokens: int = 10
+    Stands in for dapolab.workload.PromptStream; ``epochs`` None repeats the list for ever.
+    """
 
-    @property
-    def n_prompts(self) -> int:
-        return len(self.lengths)
+    def __init__(
+        self,
+        lengths: Sequence[Sequence[int]] | NDArray[Any],
+        n_correct: Sequence[int] | NDArray[Any],
+        epochs: int | None = None,
+        prompt_tokens: int = 10,
+    ) -> None:
+        self.n_prompts = len(lengths)
+        self.epochs = epochs
+        self._lengths_NG = np.asarray(lengths, dtype=np.int64)
+        self._n_correct_N = np.asarray(n_correct)
+        self._prompt_tokens = prompt_tokens
 
     def n_available(self, start: int, n: int) -> int:
         if self.epochs is None:
@@ -32,15 +38,14 @@ class ListedStream:
             raise IndexError("the stream ends before")
         position = np.arange(start, start + n)
         epoch, prompt = np.divmod(position, self.n_prompts)
-        tokens = np.array([self.lengths[k] for k in prompt], dtype=np.int64)
-        right = np.array([self.n_correct[k] for k in prompt])
+        tokens, right = self._lengths_NG[prompt], self._n_correct_N[prompt]
         size = tokens.shape[1]
         return Groups(
             position_P=position,
             prompt_id_P=prompt,
             epoch_P=epoch,
             pass_rate_P=right / size,
-            prompt_tokens_P=np.full(n, self.prompt_tokens),
+            prompt_tokens_P=np.full(n, self._prompt_tokens),
             n_tokens_PG=tokens,
             correct_PG=np.arange(size) < right[:, None],
             truncated_PG=np.zeros_like(tokens, dtype=np.bool_),
