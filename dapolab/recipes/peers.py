@@ -1,0 +1,319 @@
+"""Recipes of the other trainers, as their source was read; nothing of them was run."""
+
+from dapolab.recipes.recipe import Batch, Evidence, Recipe
+from dapolab.scenario.advantage import GrpoAdvantage, LeaveOneOutAdvantage, MeanOnlyAdvantage
+from dapolab.scenario.aggregation import (
+    GenerationWindow,
+    PromptMean,
+    SeqMeanTokenMean,
+    TokenMean,
+    TokenSum,
+)
+from dapolab.scenario.clip import CispoClip, DppoTvClip, GspoClip, PpoClip
+from dapolab.scenario.collector import FilterNoRefill, NoFilter, Rounds
+from dapolab.scenario.objective import Kl, Length, Objective, OverlongPenalty, SamplerCorrection
+
+_SYMMETRIC = PpoClip(low=0.2, high=0.2)
+_OPENRLHF = Evidence("read", "OpenRLHF/OpenRLHF 3c3be62")
+_OPENRLHF_SOURCE = (
+    "openrlhf/models/loss.py:11-39, 104-221",
+    "openrlhf/trainer/ppo_utils/experience_maker.py:245-330",
+    "openrlhf/cli/train_ppo_ray.py (defaults)",
+)
+_OPENRLHF_ADVANTAGE = GrpoAdvantage(ddof=1, eps=1e-9)
+_OPENRLHF_KL = Kl(place="reward", estimator="k1", coefficient=0.01)
+_OPENRLHF_NOTES = (
+    "estimator group_norm here; the default is gae",
+    "the KL penalty is in the reward by default (init_coef 0.01, k1)",
+    "--algo.dynamic_filtering_enable replaces each dropped group by one (collector replenish)",
+)
+_SLIME = Evidence("read", "THUDM/slime 624b824")
+_SLIME_SOURCE = (
+    "slime/utils/ppo_utils.py:125-171",
+    "slime/backends/megatron_utils/loss.py:1283-1383",
+    "slime/ray/rollout.py:608-633",
+)
+_NEMO = Evidence("read", "NVIDIA-NeMo/RL 7ea279a")
+_NEMO_SOURCE = (
+    "nemo_rl/algorithms/loss/loss_functions.py:111-788",
+    "nemo_rl/algorithms/advantage_estimator.py:57-98",
+)
+_SKYRL = Evidence("read", "NovaSky-AI/SkyRL a956457")
+_SKYRL_SOURCE = ("skyrl/backends/skyrl_train/utils/ppo_utils.py:1152-1220",)
+_SKYRL_KL = Kl(place="loss", estimator="k3", coefficient=0.001)
+_TINKER = Evidence("read", "thinking-machines-lab/tinker-cookbook 9dfcc3a")
+_TINKER_SOURCE = ("tinker built-in losses", "tinker_cookbook/rl/data_processing.py:235")
+_TINKER_NOTES = (
+    "a plain sum: twice the tokens, twice the update",
+    "remove_constant_reward_groups filters without refill and keeps at least one group",
+)
+_FROM_SAMPLER = SamplerCorrection(bypass=True)
+_AGAINST_SAMPLER = Batch(denominator="sampler")
+
+RECIPES: tuple[Recipe, ...] = (
+    Recipe(
+        id="openrlhf",
+        framework="OpenRLHF",
+        version="3c3be62",
+        summary="token mean of the optimizer window, KL in the reward",
+        objective=Objective(
+            advantage=_OPENRLHF_ADVANTAGE,
+            clip=PpoClip(low=0.2, high=0.2, log_ratio_clamp=20.0),
+            aggregation=TokenMean(),
+            kl=_OPENRLHF_KL,
+        ),
+        collector=NoFilter(),
+        evidence=_OPENRLHF,
+        source=_OPENRLHF_SOURCE,
+        notes=_OPENRLHF_NOTES,
+    ),
+    Recipe(
+        id="openrlhf-gspo",
+        framework="OpenRLHF",
+        version="3c3be62",
+        summary="GSPO: mean of sequence means, fully masked rows left out",
+        objective=Objective(
+            advantage=_OPENRLHF_ADVANTAGE,
+            clip=GspoClip(low=0.2, high=0.2, level="sequence"),
+            aggregation=SeqMeanTokenMean(empty_rows="out"),
+            kl=_OPENRLHF_KL,
+        ),
+        collector=NoFilter(),
+        evidence=_OPENRLHF,
+        source=_OPENRLHF_SOURCE,
+        notes=(*_OPENRLHF_NOTES, "ε stays 0.2 unless set: far from GSPO's 3e-4"),
+    ),
+    Recipe(
+        id="slime",
+        framework="slime",
+        version="624b824",
+        summary="default: mean over responses of token means",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=SeqMeanTokenMean(),
+        ),
+        collector=NoFilter(),
+        evidence=_SLIME,
+        source=_SLIME_SOURCE,
+        notes=(
+            "unless every prompt has G samples, rewards are normalised over the whole batch",
+            "eps_clip_high falls back to eps_clip; no dual clip unless eps_clip_c is set",
+        ),
+    ),
+    Recipe(
+        id="slime-per-token",
+        framework="slime",
+        version="624b824",
+        summary="--calculate-per-token-loss: token mean of the step",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=TokenMean(empty_row_tokens=1),
+        ),
+        collector=NoFilter(),
+        evidence=_SLIME,
+        source=_SLIME_SOURCE,
+        notes=("a fully masked response counts as one token in the denominator",),
+    ),
+    Recipe(
+        id="prime-rl",
+        framework="prime-rl",
+        version="559b447",
+        summary="DPPO mask against the sampler, no std, token mean of the step",
+        objective=Objective(
+            advantage=MeanOnlyAdvantage(),
+            clip=DppoTvClip(low=0.2, high=0.2, cap=None, surrogate="ratio", log_ratio_penalty=1e-3),
+            aggregation=TokenMean(),
+            sampler=_FROM_SAMPLER,
+            degenerate_groups="out",
+        ),
+        batch=_AGAINST_SAMPLER,
+        when_no_signal="skip",
+        evidence=Evidence("read", "PrimeIntellect-ai/prime-rl 559b447"),
+        source=("src/prime_rl/trainer/rl/loss.py", "src/prime_rl/trainer/rl/train.py:307-323"),
+        notes=(
+            "responses of advantage 0 are pruned after the batch was cut: it shrinks",
+            "ten empty batches in a row end the run",
+        ),
+    ),
+    Recipe(
+        id="areal",
+        framework="AReaL",
+        version="4aef98d",
+        summary="token mean of each of four PPO mini-batches",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-5),
+            clip=_SYMMETRIC,
+            aggregation=TokenMean(),
+        ),
+        batch=Batch(note="ppo_n_minibatches 4: four updates a rollout, three can clip"),
+        evidence=Evidence("read", "inclusionAI/AReaL 4aef98d"),
+        source=("areal/utils/functional/functional.py:429-559", "areal/api/cli_args.py:42-75"),
+        notes=("group normalisation as in its GRPO examples; NormConfig is absent by default",),
+    ),
+    Recipe(
+        id="nemo-rl",
+        framework="NeMo RL",
+        version="7ea279a",
+        summary="leave-one-out baseline and std, token mean, KL loss",
+        objective=Objective(
+            advantage=LeaveOneOutAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=TokenMean(),
+            kl=Kl(place="loss", estimator="k3", coefficient=0.01),
+        ),
+        collector=NoFilter(),
+        evidence=_NEMO,
+        source=_NEMO_SOURCE,
+        notes=(
+            "the std is that of the others, per sample: with 1 right of 8 the right one has none",
+        ),
+    ),
+    Recipe(
+        id="nemo-rl-dapo",
+        framework="NeMo RL",
+        version="dapo-qwen2.5-7b.v2",
+        summary="its DAPO example: group std, clip-higher, dual clip 10",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=PpoClip(low=0.2, high=0.28, dual_c=10.0),
+            aggregation=TokenMean(),
+            length=Length(
+                penalty=OverlongPenalty(cap_tokens=14_336, buffer_tokens=2_048, beyond="unclamped")
+            ),
+        ),
+        collector=Rounds(max_num_gen_batches=11),
+        batch=Batch(prompts=512, group_size=16),
+        when_no_signal="error",
+        evidence=_NEMO,
+        source=(*_NEMO_SOURCE, "examples/configs/recipes/llm/dapo-qwen2.5-7b.v2.yaml @03334c2"),
+        notes=(
+            "max_gen_batches 10 is checked afterwards: 11 rounds are generated",
+            "the filter keeps samples, not groups; the engine may go on to 16,384 tokens, past "
+            "the cap of the penalty",
+        ),
+    ),
+    Recipe(
+        id="skyrl",
+        framework="SkyRL",
+        version="a956457",
+        summary="token mean of the mini-batch, KL loss on by default",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=TokenMean(),
+            kl=_SKYRL_KL,
+        ),
+        collector=NoFilter(),
+        evidence=_SKYRL,
+        source=_SKYRL_SOURCE,
+        notes=('dual clip (c 3) only with policy_loss_type "dual_clip"',),
+    ),
+    Recipe(
+        id="skyrl-prompt-mean",
+        framework="SkyRL",
+        version="a956457",
+        summary="loss_reduction prompt_mean: DAPO Eq. 12 as printed",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=PromptMean(),
+            kl=_SKYRL_KL,
+        ),
+        collector=NoFilter(),
+        evidence=_SKYRL,
+        source=_SKYRL_SOURCE,
+    ),
+    Recipe(
+        id="roll",
+        framework="ROLL",
+        version="8eb27cc",
+        summary="default aggregation: mean of sequence means",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
+            clip=_SYMMETRIC,
+            aggregation=SeqMeanTokenMean(),
+        ),
+        collector=NoFilter(),
+        evidence=Evidence("read", "alibaba/ROLL 8eb27cc"),
+        source=("roll/utils/functionals.py:229-282",),
+        notes=(
+            "dual_clip_loss is off by default; on, c = 1 + 2·pg_clip",
+            "query filters accept everything at generate_opt_level 0",
+        ),
+    ),
+    Recipe(
+        id="tinker-ppo",
+        framework="tinker-cookbook",
+        version="9dfcc3a",
+        summary="PPO clip against the sampler, no std, raw token sum",
+        objective=Objective(
+            advantage=MeanOnlyAdvantage(),
+            clip=_SYMMETRIC,
+            aggregation=TokenSum(),
+            sampler=_FROM_SAMPLER,
+        ),
+        collector=FilterNoRefill(),
+        batch=_AGAINST_SAMPLER,
+        evidence=_TINKER,
+        source=_TINKER_SOURCE,
+        notes=_TINKER_NOTES,
+    ),
+    Recipe(
+        id="tinker-cispo",
+        framework="tinker-cookbook",
+        version="9dfcc3a",
+        summary="CISPO, ratio within 0 and 4, raw token sum",
+        objective=Objective(
+            advantage=MeanOnlyAdvantage(),
+            clip=CispoClip(bounds="absolute", low=0.0, high=4.0),
+            aggregation=TokenSum(),
+            sampler=_FROM_SAMPLER,
+        ),
+        collector=FilterNoRefill(),
+        batch=_AGAINST_SAMPLER,
+        evidence=_TINKER,
+        source=_TINKER_SOURCE,
+        notes=_TINKER_NOTES,
+    ),
+    Recipe(
+        id="ms-swift-dapo",
+        framework="ms-swift",
+        version="3602360",
+        summary="loss_type dapo: divided by the accumulation steps once too often",
+        objective=Objective(
+            advantage=GrpoAdvantage(ddof=1, eps=1e-4),
+            clip=_SYMMETRIC,
+            aggregation=GenerationWindow(variant="ms-swift", filtered_tokens="in"),
+        ),
+        evidence=Evidence("read", "modelscope/ms-swift 3602360"),
+        source=("swift/rlhf_trainers/grpo_trainer.py:644-694, 1050-1145",),
+        notes=(
+            "an update is 1/gradient_accumulation_steps of the token mean (ms-swift#10117)",
+            "tokens masked by overlong_filter stay in the denominator",
+            "dynamic_sample falls back to the original batch after 3 resamples",
+            "beta is left at 0 here",
+        ),
+    ),
+    Recipe(
+        id="open-instruct",
+        framework="open-instruct",
+        version="e6c3044",
+        summary="centred advantages, clip 0.2/0.272, truncated importance sampling",
+        objective=Objective(
+            advantage=MeanOnlyAdvantage(truncated="count"),
+            clip=PpoClip(low=0.2, high=0.272),
+            aggregation=TokenMean(),
+            sampler=SamplerCorrection(level="token", action="truncate", upper=2.0),
+            kl=Kl(place="loss", estimator="k3", coefficient=0.05),
+        ),
+        collector=FilterNoRefill(),
+        evidence=Evidence("read", "allenai/open-instruct e6c3044"),
+        source=("open_instruct/grpo_utils.py:504-538", "open_instruct/grpo_fast.py:654-719"),
+        notes=(
+            "active_sampling off by default: the batch shrinks by what the filter drops",
+            "mask_truncated_completions drops rows before the groups are formed: they misalign",
+        ),
+    ),
+)
