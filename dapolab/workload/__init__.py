@@ -1,6 +1,11 @@
 """What is sampled: prompts, lengths, correctness; as laws, as a stream of groups, as a fit."""
 
-from dapolab.workload.difficulty import mixed_probability_given, pass_rate_for, pass_rate_law
+from dapolab.workload.difficulty import (
+    mixed_probability_given,
+    mixed_share_of_counts,
+    pass_rate_for,
+    pass_rate_law,
+)
 from dapolab.workload.lengths import LengthLaw, length_law
 from dapolab.workload.marginals import Marginals, marginals, mixed_probability, survival
 from dapolab.workload.model import Groups, PromptStream
@@ -14,6 +19,7 @@ __all__ = [
     "marginals",
     "mixed_probability",
     "mixed_probability_given",
+    "mixed_share_of_counts",
     "pass_rate_for",
     "pass_rate_law",
     "survival",

@@ -29,6 +29,21 @@ def mixed_probability_given(pass_rate: ArrayLike, *, group_size: int) -> Floats:
     return np.asarray(1.0 - p**group_size - (1.0 - p) ** group_size)
 
 
+def mixed_share_of_counts(n_correct: ArrayLike, n: ArrayLike, *, group_size: int) -> Floats:
+    """Return 1 − [C(K, G) + C(n − K, G)]/C(n, G) per prompt: unbiased for q where G ≤ n.
+
+    Putting K/n into q(p) instead is biased low, as q is concave. nan where G > n: only a fitted
+    law can say what a larger group does.
+    """
+    k, m = np.asarray(n_correct, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    right, wrong = np.ones_like(m), np.ones_like(m)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for j in range(group_size):
+            right = right * np.maximum(k - j, 0.0) / (m - j)
+            wrong = wrong * np.maximum(m - k - j, 0.0) / (m - j)
+    return np.where(m >= group_size, 1.0 - right - wrong, np.nan)
+
+
 def pass_rate_for(p_mixed: float, *, group_size: int) -> float:
     """Return the p ≤ ½ at which a group of ``group_size`` is mixed with probability ``p_mixed``.
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from dapolab.scenario import JointWorkload
+from dapolab.workload.difficulty import mixed_share_of_counts
 from dapolab.workload.fit.kept import KeptDifficulty
 from dapolab.workload.fit.problem import Problem
 from dapolab.workload.fit.result import Estimate, with_draw
@@ -62,6 +63,23 @@ def derived(
             low, high = kept.mixed_interval()
         out[name] = Estimate(values[0], low, high, _UNITS.get(name, ""))
     return out
+
+
+def observed_mixed_share(
+    rows: Rows, *, group_size: int, rng: np.random.Generator
+) -> dict[str, Estimate]:
+    """Return the unbiased mixed share of the recorded groups, bootstrap over prompts; {} if G > n.
+
+    Verdicts count as recorded; a missing verdict of a truncated row counts as wrong.
+    """
+    n = rows.count()
+    share = mixed_share_of_counts(rows.count(np.nan_to_num(rows.correct)), n, group_size=group_size)
+    share = share[np.isfinite(share)]
+    if not rows.has_correct or len(share) < len(n):
+        return {}
+    weight = rng.exponential(size=(1000, len(share)))
+    low, high = np.quantile(weight @ share / weight.sum(axis=1), [0.005, 0.995])
+    return {"mixed_share_observed": Estimate(float(share.mean()), float(low), float(high), "")}
 
 
 def native_cap(rows: Rows) -> int | None:

@@ -1,36 +1,34 @@
 """Fit the joint law to a table of records: what is known decides what is estimated."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from dapolab import rng as streams
 from dapolab.scenario import ConfigError, JointWorkload, Prompts
 from dapolab.workload.fit import figures
-from dapolab.workload.fit.derived import derived, longest, native_cap, own_parameters
-from dapolab.workload.fit.estimate import Optimum, bootstrap, describe, maximise, natural
+from dapolab.workload.fit.derived import (
+    derived,
+    longest,
+    native_cap,
+    observed_mixed_share,
+    own_parameters,
+)
+from dapolab.workload.fit.estimate import Optimum, bootstrap, describe, natural
 from dapolab.workload.fit.goodness import N_FOLDS, judge
 from dapolab.workload.fit.kept import KeptDifficulty, scan
 from dapolab.workload.fit.likelihood import Likelihood
+from dapolab.workload.fit.loops import settle
 from dapolab.workload.fit.plan import (
-    FEW_CUT_PROMPTS,
     Degenerate,
-    no_loops,
     p_correct_if_truncated,
     plan,
-    start,
 )
-from dapolab.workload.fit.problem import Problem
 from dapolab.workload.fit.progress import Progress
 from dapolab.workload.fit.result import FittedWorkload, Goodness
 from dapolab.workload.fit.rows import Rows, prepare
 
 Floats = NDArray[np.float64]
-_LOOP_LEVEL = 0.99
-_WIDE = float(np.log(2.0))
 
 
 def fit_workload(
@@ -42,6 +40,7 @@ def fit_workload(
     group_size: int | None = None,
     degenerate: Degenerate | None = None,
     n_draws: int = 400,
+    max_prompts: int = 1500,
     goodness: bool = True,
     seed: int = 0,
     source: str = "",
@@ -60,6 +59,8 @@ def fit_workload(
     group_size : G at which the mixed share is reported; default the median group of the data.
     degenerate : counts of the groups that a ``kept_mixed`` file leaves out.
     n_draws : bootstrap draws kept for forecasts.
+    max_prompts : with lengths, more prompts than this are sampled down (and said so): the time of
+        a fit grows with them, its intervals shrink only as their root.
     progress : show a progress bar on stderr.
 
     Raises
@@ -69,15 +70,15 @@ def fit_workload(
         counts, nothing to fit.
     """
     rows, warnings = prepare(table, selection=selection, cap_tokens=cap_tokens, steps=steps)
-    degenerate = degenerate or Degenerate()
+    rows, degenerate, said = _affordable(rows, degenerate or Degenerate(), max_prompts, seed)
+    warnings += said
     problem, missing = plan(rows, selection, degenerate)
-    with Progress(total=4 + N_FOLDS * goodness, shown=progress) as bar:
-        likelihood, theta, more = _settle(rows, problem)
+    with Progress(total=3 + N_FOLDS * goodness, shown=progress) as bar:
+        settled = settle(rows, problem)
+        likelihood, theta = settled.likelihood, settled.theta_K
         bar.advance("curvature")
         optimum = describe(likelihood, theta)
-        missing += more + _flat(likelihood, optimum)
-        bar.advance("what loops could hide")
-        bounds = _loop_bounds(rows, likelihood, theta)
+        missing += [*settled.missing, *_flat(likelihood, optimum)]
         bar.advance("derived quantities")
         rng = streams.stream(seed, "fit", "bootstrap")
         kept = _kept(rows, selection, degenerate)
@@ -94,6 +95,8 @@ def fit_workload(
         size = group_size or max(2, int(np.median(rows.count())))
         estimates = own_parameters(workload, draws, missing)
         estimates |= derived(workload, draws, likelihood.problem, size, cap, kept)
+        if selection == "all":
+            estimates |= observed_mixed_share(rows, group_size=size, rng=rng)
         bar.advance("held-out prompts")
         reach = cap or longest(rows)
         verdicts: tuple[Goodness, ...] = ()
@@ -117,12 +120,31 @@ def fit_workload(
         n_responses=len(rows.unit),
         estimates=estimates,
         draws=draws,
-        loop_bounds=bounds,
+        loop_bounds=settled.bounds,
         goodness=verdicts,
         not_identified=tuple(missing),
         warnings=warnings,
         figures=tables,
     )
+
+
+def _affordable(
+    rows: Rows, degenerate: Degenerate, max_prompts: int, seed: int
+) -> tuple[Rows, Degenerate, tuple[str, ...]]:
+    """Sample prompts down to ``max_prompts``, and counts of dropped groups in proportion."""
+    n = rows.n_units
+    if n <= max_prompts or not rows.has_tokens:
+        return rows, degenerate, ()
+    pick = streams.stream(seed, "fit", "prompts").choice(n, size=max_prompts, replace=False)
+
+    def part(count: int | None) -> int | None:
+        return None if count is None else round(count * max_prompts / n)
+
+    scaled = Degenerate(
+        part(degenerate.n_all_wrong), part(degenerate.n_all_right), part(degenerate.n_candidates)
+    )
+    said = f"fitted on a random {max_prompts} of {n} prompts (max_prompts)"
+    return rows.take(np.sort(pick)), scaled, (said,)
 
 
 def with_values(template: JointWorkload, values: dict[str, float]) -> JointWorkload:
@@ -153,25 +175,6 @@ def _draws(
     return draws
 
 
-def _settle(rows: Rows, problem: Problem) -> tuple[Likelihood, Floats, list[tuple[str, str]]]:
-    """Maximise; loops stay only where the lognormal tail cannot explain the truncated rows."""
-    likelihood = Likelihood(rows, problem)
-    theta = maximise(likelihood, start(rows, problem))
-    if likelihood.full(theta)["log_loop_sd"] > _WIDE and "log_loop_sd" in problem.free:
-        problem = replace(problem, nodes=replace(problem.nodes, loop=31, loop_alone=61))
-        likelihood = Likelihood(rows, problem)
-        theta = maximise(likelihood, theta)
-    if "loop_logit" not in problem.free or problem.loops != "estimated":
-        return likelihood, theta, []
-    without = Likelihood(rows, replace(problem, fixed=problem.fixed | no_loops(), loops="none"))
-    plain = maximise(without, start(rows, without.problem))
-    gain = likelihood.contributions(theta).sum() - without.contributions(plain).sum()
-    if 2 * gain > stats.chi2.ppf(_LOOP_LEVEL, len(problem.free) - len(without.problem.free)):
-        return likelihood, theta, []
-    why = "the lognormal tail explains the truncated rows as well; see the bounds"
-    return without, plain, [("loop_share, loop_sd_logit, loop_correlation", why)]
-
-
 def _flat(likelihood: Likelihood, optimum: Optimum) -> list[tuple[str, str]]:
     shown = {
         "log_median": "median_tokens",
@@ -189,30 +192,6 @@ def _flat(likelihood: Likelihood, optimum: Optimum) -> list[tuple[str, str]]:
             flat = np.isfinite(optimum.standard_error_K[i])
             why = "the likelihood is flat in it" if flat else "the estimate is at the edge"
             out.append((shown.get(name, name), why))
-    return out
-
-
-def _loop_bounds(rows: Rows, likelihood: Likelihood, theta: Floats) -> dict[str, dict[str, float]]:
-    """Refit with no truncated row looping, and with all of them looping."""
-    problem = likelihood.problem
-    ambiguous = problem.lengths and rows.truncated.any() and not rows.has_loop_flags
-    if not ambiguous:
-        return {}
-    named = likelihood.full(theta)
-    free_loops = {k: v for k, v in problem.fixed.items() if k not in no_loops()}
-    few = int((rows.count(rows.truncated) > 0).sum()) < FEW_CUT_PROMPTS
-    pinned = {"log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
-    if few or problem.prompt_share is not None:
-        free_loops |= pinned
-    if not problem.difficulty:
-        free_loops["atanh_loop_correlation"] = 0.0
-    out = {}
-    for key, fixed in (("none", problem.fixed | no_loops()), ("all", free_loops)):
-        case = Likelihood(rows, replace(problem, fixed=fixed, loops=key))
-        cut = float(special.logit(np.clip(rows.truncated.mean(), 1e-3, 0.99)))
-        usual = {"loop_logit": cut, "log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
-        begin = [usual[k] if k in usual else named[k] for k in case.problem.free]
-        out[key] = natural(case, maximise(case, np.array(begin), tolerance=1e-7))
     return out
 
 

@@ -17,6 +17,7 @@ from dapolab.workload.difficulty import normal_nodes
 
 Floats = NDArray[np.float64]
 _SMALLEST_GROUP = 4
+_WORTH_A_LOOK = 12.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +84,36 @@ def scan(
             "the file is said to hold mixed groups only, but some group is all right or all "
             "wrong; use --selection all if every sampled group is in it"
         )
-    mean, sd = (a.ravel() for a in np.meshgrid(np.linspace(-9, 9, 73), np.geomspace(0.05, 9, 41)))
-    k = np.arange(group_size + 1)
-    log_p = _log_masses(mean, sd, group_size)
-    counts = np.bincount(n_correct_U, minlength=group_size + 1)[k].astype(np.float64)
+    counts = np.bincount(n_correct_U, minlength=group_size + 1).astype(np.float64)
+    dropped = (n_all_wrong, n_all_right, n_degenerate)
+    means, sds = np.linspace(-9, 9, 73), np.geomspace(0.05, 9, 41)
+    coarse = _scan(means, sds, counts, dropped)
+    # Look again, closely, at the part of the plane that is not ruled out.
+    inside = coarse.log_likelihood_L >= coarse.log_likelihood_L.max() - _WORTH_A_LOOK
+    low, high = _around(means, coarse.mean_logit_L[inside])
+    fine_means = np.linspace(low, high, 61)
+    low, high = _around(sds, coarse.sd_logit_L[inside])
+    return _scan(fine_means, np.geomspace(low, high, 51), counts, dropped)
+
+
+def _around(grid: Floats, values: Floats) -> tuple[float, float]:
+    """Return the grid points next to the range of ``values`` on either side."""
+    first = int(np.searchsorted(grid, values.min())) - 1
+    last = int(np.searchsorted(grid, values.max())) + 1
+    return float(grid[max(first, 0)]), float(grid[min(last, len(grid) - 1)])
+
+
+def _scan(
+    means: Floats,
+    sds: Floats,
+    counts: Floats,
+    dropped: tuple[int | None, int | None, int | None],
+) -> KeptDifficulty:
+    mean, sd = (a.ravel() for a in np.meshgrid(means, sds))
+    log_p = _log_masses(mean, sd, len(counts) - 1)
     mixed = np.clip(1 - np.exp(log_p[:, 0]) - np.exp(log_p[:, -1]), 1e-300, 1.0)
     log_f = log_p[:, 1:-1] @ counts[1:-1]
+    n_all_wrong, n_all_right, n_degenerate = dropped
     if n_all_wrong is not None and n_all_right is not None:
         log_f = log_f + n_all_wrong * log_p[:, 0] + n_all_right * log_p[:, -1]
     elif n_degenerate is not None:

@@ -62,7 +62,7 @@ def plan(
     if lengths and cut_prompts == 0:
         fixed |= no_loops()
         missing.append(("loop_share, p_correct_if_truncated", "no truncated response"))
-    elif lengths and cut_prompts < FEW_CUT_PROMPTS and not single:
+    elif lengths and few_cut_prompts(rows) and not single:
         fixed |= {"log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
         why = f"only {cut_prompts} prompts have truncated responses; 1 and 0 are assumed"
         missing.append(("loop_sd_logit, loop_correlation", why))
@@ -94,6 +94,11 @@ def plan(
         nodes=Nodes(logit=241) if many and not lengths else Nodes(),
     )
     return problem, missing
+
+
+def few_cut_prompts(rows: Rows) -> bool:
+    """Whether too few prompts have truncated rows to tell how loops differ between prompts."""
+    return int((rows.count(rows.truncated) > 0).sum()) < FEW_CUT_PROMPTS
 
 
 def no_loops() -> dict[str, float]:

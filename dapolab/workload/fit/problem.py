@@ -1,6 +1,6 @@
 """The parameters of a fit: their names and bounds, what is free, what is fixed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,6 +51,10 @@ class Nodes:
     level_narrow: int = 5
     loop: int = 11
     loop_alone: int = 25
+
+    def wide(self) -> "Nodes":
+        """Return nodes for a loop effect with an sd of several logits."""
+        return replace(self, loop=WIDE_LOOP_NODES, loop_alone=2 * WIDE_LOOP_NODES - 1)
 
 
 @dataclass(frozen=True)
