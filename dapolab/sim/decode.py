@@ -623,6 +623,8 @@ def _plan(s, clock):
         for r in range(first, last):
             if s.replica[r, N] > 0:
                 m = min(m, _longest_jump(s, r, tick))
+            elif s.replica[r, EVICTED]:
+                m = ONE  # lockstep: it starts over at the next boundary
         if running > 1:
             m = min(m, _until_overtaken(s, slowest, slope))
     now = s.replica_s[clock, START_S]

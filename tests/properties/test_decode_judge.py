@@ -159,11 +159,24 @@ def close(left, right):
     np.testing.assert_allclose(left, right, rtol=1e-9, atol=0)
 
 
+def merged(finishes):
+    """Join instants that only rounding separates (clocks in step under an arbitrary law)."""
+    joined = []
+    for at, groups in finishes:
+        if joined and at - joined[-1][0] <= 1e-9 * at:
+            joined[-1] = (joined[-1][0], sorted(joined[-1][1] + groups))
+        else:
+            joined.append((at, groups))
+    return joined
+
+
 def check(case):
     hardware, law, script, pool = case
     engine, judge = Engine(hardware, law), Judge(hardware, law)
     got, seen = drive(engine, script, pool, look_engine)
     want, expected = drive(judge, script, pool, look_judge)
+    if not hardware.lockstep and hardware.replicas > 1 and law.a_s % (1 / 64):
+        got, want = merged(got), merged(want)
     assert [groups for _, groups in got] == [groups for _, groups in want]
     close([at for at, _ in got], [at for at, _ in want])
     assert seen == expected
