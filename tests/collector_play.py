@@ -1,7 +1,8 @@
 """A driver of one collection step that shares no code with the simulator, for tests of policies.
 
 It keeps its own books and checks them after every action: whatever was submitted is kept, dropped,
-aborted or in flight, and never more than B groups are kept.
+aborted, in flight or held (returned, but neither kept nor dropped yet), and never more than B
+groups are kept.
 """
 
 import math
@@ -81,6 +82,7 @@ class _Step:
         self.collector, self.prompts = collector, prompts
         self.n_target, self.deadline_s = n_target, deadline_s
         self.now_s, self.ends_s, self.out = 0.0, dict[int, float](), Played()
+        self.held: set[int] = set()
 
     @property
     def open(self) -> bool:
@@ -94,10 +96,10 @@ class _Step:
                     assert n >= 1
                     self.submit(n)
                 case Keep(index):
-                    self.ends_s.pop(index)
+                    self.settle(index)
                     self.out.kept.append(index)
                 case Drop(index, reason):
-                    self.ends_s.pop(index)
+                    self.settle(index)
                     self.out.dropped[index] = reason
                 case Abort():
                     self.out.aborted += sorted(self.ends_s)
@@ -108,10 +110,16 @@ class _Step:
                     self.out.failure = message
             self.check()
 
+    def settle(self, index: int) -> None:
+        if index in self.held:
+            self.held.remove(index)
+        else:
+            self.ends_s.pop(index)
+
     def check(self) -> None:
         out = self.out
         settled = len(out.kept) + len(out.dropped) + len(out.aborted)
-        assert len(out.candidates) == settled + len(self.ends_s)
+        assert len(out.candidates) == settled + len(self.ends_s) + len(self.held)
         assert len(out.kept) <= self.n_target
 
     def submit(self, n: int) -> None:
@@ -147,7 +155,11 @@ class _Step:
         self.now_s = end_s
         for group in self.told(i for i, t in self.ends_s.items() if t == end_s):
             if self.open:
+                self.held.add(group.index)
+                del self.ends_s[group.index]
                 self.carry_out(self.collector.on_group(group))
+        if self.open:
+            self.carry_out(self.collector.on_poll())
 
 
 def play(
@@ -171,5 +183,6 @@ def play(
     step.out.end_s = step.now_s
     if step.out.stop is not None:
         assert not step.ends_s, "stopped with groups in flight and no Abort"
+        assert not step.held, "stopped with groups neither kept nor dropped"
         assert step.out.kept or not step.out.stop.train, "trains nothing"
     return step.out

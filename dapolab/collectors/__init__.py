@@ -26,6 +26,7 @@ from dapolab.collectors.replenish import ReplenishCollector
 from dapolab.collectors.rounds import RoundsCollector
 from dapolab.collectors.streaming import StreamingCollector
 from dapolab.collectors.tally import is_degenerate
+from dapolab.collectors.verl_v1 import VerlV1Collector
 from dapolab.scenario import (
     Collector as CollectorConfig,
 )
@@ -38,6 +39,7 @@ from dapolab.scenario import (
     Rollout,
     Rounds,
     Streaming,
+    VerlV1,
 )
 
 __all__ = [
@@ -83,3 +85,5 @@ def new_collector(config: CollectorConfig, rollout: Rollout) -> Collector:
             return StreamingCollector(config, rollout=rollout)
         case OverProvision():
             return OverProvisionCollector(config, rollout=rollout)
+        case VerlV1():
+            return VerlV1Collector(config, rollout=rollout)

@@ -6,7 +6,7 @@ real rollout engine drive the same object in the same way:
 - ``on_start`` once, before anything is in flight.
 - A *barrier* policy then gets ``on_wave_end`` with the groups of a wave once all of them have
   returned; any other policy gets ``on_group`` for each group that returns. Groups that return at
-  one instant come in submission order.
+  one instant (or are found by one poll) come in submission order, and ``on_poll`` follows the last.
 - ``on_limit`` when something outside the policy's own rule ends the step (see ``Limit``).
 
 The driver carries actions out in order. After ``Stop`` or ``Fail`` the object is not called again:
@@ -116,6 +116,10 @@ class Collector(Protocol):
     def on_group(self, group: Finished) -> Sequence[Action]:
         """Judge one group."""
         raise TypeError("a policy with a barrier judges whole waves")
+
+    def on_poll(self) -> Sequence[Action]:
+        """Decide on the groups of one instant together; most policies have decided one by one."""
+        return ()
 
     def on_limit(self, limit: Limit) -> Sequence[Action]:
         """Answer a limit; only ``data`` may be answered by going on with what is in flight."""

@@ -86,11 +86,19 @@ class Tally:
 
     def judge(self, group: Finished) -> Keep | Drop:
         """Keep the group, or drop it as degenerate or, where B are kept already, as surplus."""
-        self.candidate_tokens += group.n_tokens
+        self.hear(group)
         keep_singletons = self.rollout.singletons == "keep"
         if self.filters and is_degenerate(group, keep_singletons=keep_singletons):
             self._count_degenerate(group)
             return Drop(group.index, "degenerate")
+        return self.settle(group)
+
+    def hear(self, group: Finished) -> None:
+        """Count the tokens of a group that has returned, be it judged now or later."""
+        self.candidate_tokens += group.n_tokens
+
+    def settle(self, group: Finished) -> Keep | Drop:
+        """Keep a group that passed, or drop it as surplus where B are kept already."""
         if self.is_full:
             self.n_surplus += 1
             return Drop(group.index, "surplus")
@@ -102,11 +110,14 @@ class Tally:
         """Judge a wave in submission order, so that the first B in that order are the kept ones."""
         return [self.judge(group) for group in sorted(wave, key=lambda group: group.index)]
 
-    def spent(self) -> Limit | None:
-        """Name the token budget that the judged groups have used up, if any."""
+    def spent(self, *, held_tokens: int = 0) -> Limit | None:
+        """Name the token budget that the groups have used up, if any.
+
+        ``held_tokens`` are those of groups that passed and wait to be settled.
+        """
         if _reached(self.budget.candidate_tokens, self.candidate_tokens):
             return "candidate_tokens"
-        if _reached(self.budget.train_tokens, self.train_tokens):
+        if _reached(self.budget.train_tokens, self.train_tokens + held_tokens):
             return "train_tokens"
         return None
 

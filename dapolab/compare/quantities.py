@@ -21,6 +21,7 @@ from dapolab.scenario import (
     Rounds,
     Scenario,
     Streaming,
+    VerlV1,
 )
 from dapolab.sim.hardware import resolve
 from dapolab.theory.barrier import expected_barrier_time, expected_capped_barrier_time
@@ -181,6 +182,10 @@ def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]
             launched = math.ceil(round(collector.eta * wanted, 9))
             value = p_enough(launched, p_mixed=q, n_groups=wanted)
             return [_event("P(full)", value, "A12", _share(_full(wanted)))]
+        case VerlV1():
+            source = "credits refill until B groups are kept"
+            found = [Quantity(KEPT, "groups", wanted, source, _mean(KEPT))]
+            return _composition(facts) + found + _kept_accuracy(facts)
 
 
 def _exact_refill(
@@ -379,7 +384,7 @@ def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> li
 
 def _why_no_seconds(scenario: Scenario) -> str | None:
     hardware, collector = scenario.hardware, scenario.collector
-    if collector.kind in ("replenish", "streaming", "over_provision"):
+    if collector.kind in ("replenish", "streaming", "over_provision", "verl_v1"):
         return "a race of groups that share the engine has no closed form"
     if collector.kind == "exact_refill" and getattr(collector, "at_cap", "") == "error":
         return "at_cap = error ends runs, survivors are selected"

@@ -28,8 +28,9 @@ POLICY_COLOURS = {
     "replenish": "#009e73",
     "streaming": "#56b4e9",
     "over_provision": "#d55e00",
+    "verl_v1": "#8c6bb1",
 }
-SPARE_COLOURS = ("#8c6bb1", "#b58f6b", "#5f9ea0", "#a3a500", "#c8553d", "#4a6fa5", "#8fae5d")
+SPARE_COLOURS = ("#b58f6b", "#5f9ea0", "#a3a500", "#c8553d", "#4a6fa5", "#8fae5d")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "h")
 
 PART_COLOURS = {

@@ -61,6 +61,7 @@ from dapolab.scenario.collector import (
     Rollout,
     Rounds,
     Streaming,
+    VerlV1,
 )
 from dapolab.scenario.config import Config, ConfigError
 from dapolab.scenario.experiment import Run, Scenario
@@ -190,6 +191,7 @@ __all__ = [
     "TokenMean",
     "TokenMeanMicro",
     "TokenSum",
+    "VerlV1",
     "VespoClip",
     "WeibullLengths",
     "Workload",

@@ -116,8 +116,24 @@ class OverProvision(Config):
     budget: Budget = Budget()
 
 
+class VerlV1(Config):
+    """Each evicted group buys two new ones, then all in flight are waited for (verl 0.9, V1)."""
+
+    kind: Literal["verl_v1"] = "verl_v1"
+    max_inflight_gen_batches: Count = Field(1, description="at most this times B groups in flight")
+    max_candidates: Count = Field(100_000, description="guard: verl V1 has no limit")
+    budget: Budget = Budget()
+
+
 Collector = Annotated[
-    NoFilter | FilterNoRefill | ExactRefill | Rounds | Replenish | Streaming | OverProvision,
+    NoFilter
+    | FilterNoRefill
+    | ExactRefill
+    | Rounds
+    | Replenish
+    | Streaming
+    | OverProvision
+    | VerlV1,
     Field(discriminator="kind"),
 ]
 COLLECTOR_KINDS: tuple[str, ...] = (
@@ -128,4 +144,5 @@ COLLECTOR_KINDS: tuple[str, ...] = (
     "replenish",
     "streaming",
     "over_provision",
+    "verl_v1",
 )

@@ -165,6 +165,8 @@ class Collecting:
                 self._carry_out(self._collector.on_group(self.result.finished[index]))
             else:
                 self.result.status[index] = self._leftover(index)
+        if self._open:
+            self._carry_out(self._collector.on_poll())
         self._send()
         if self._now_s >= self._deadline_s:
             self._reach("seconds")

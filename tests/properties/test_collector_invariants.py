@@ -19,6 +19,7 @@ from dapolab.scenario import (
     Rollout,
     Rounds,
     Streaming,
+    VerlV1,
 )
 
 G = 4
@@ -62,6 +63,12 @@ policies = st.one_of(
         budget=budgets,
     ),
     st.builds(OverProvision, eta=st.floats(1, 3), filter=st.booleans(), budget=budgets),
+    st.builds(
+        VerlV1,
+        max_inflight_gen_batches=st.integers(1, 3),
+        max_candidates=st.integers(1, 40),
+        budget=budgets,
+    ),
 )
 deadlines = st.just(math.inf) | st.integers(1, 20).map(float)
 

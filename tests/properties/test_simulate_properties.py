@@ -46,6 +46,7 @@ LEARNER_PARTS = (
     "checkpoint",
     "other",
 )
+GUARDED = ("replenish", "streaming", "verl_v1")
 COLLECTORS: dict[str, dict[str, list[Any]]] = {
     "none": {},
     "filter_no_refill": {},
@@ -59,7 +60,10 @@ COLLECTORS: dict[str, dict[str, list[Any]]] = {
     "replenish": {"max_candidates": [12]},
     "streaming": {"slots": [1, 2, 5], "max_candidates": [12]},
     "over_provision": {"eta": [1.0, 1.5, 2.6], "filter": [True, False]},
+    "verl_v1": {"max_inflight_gen_batches": [1, 2], "max_candidates": [12]},
 }
+
+BARRIER_FREE = ("replenish", "streaming", "over_provision", "verl_v1")
 
 
 @st.composite
@@ -242,7 +246,7 @@ def test_shares_times_and_memory_stay_in_their_ranges(scenario: Scenario) -> Non
     admitted = responses[responses["admit_s"].notna()]
     assert (admitted["admit_s"] >= admitted["submit_s"]).all()
     assert (admitted["end_s"] >= admitted["admit_s"]).all()
-    barrier = scenario.collector.kind not in ("replenish", "streaming", "over_provision")
+    barrier = scenario.collector.kind not in BARRIER_FREE
     assert barrier or len(waves) == 0
     if barrier and len(waves):
         times = waves[["t50_s", "t90_s", "t95_s", "t99_s", "wave_s"]].to_numpy()
@@ -285,7 +289,7 @@ def test_metrics_are_absent_only_where_they_have_no_meaning(scenario: Scenario) 
     if run is None:
         return
     steps = run.steps
-    barrier = scenario.collector.kind not in ("replenish", "streaming", "over_provision")
+    barrier = scenario.collector.kind not in BARRIER_FREE
     for name in set(steps) - SOMETIMES_ABSENT:
         present = steps[name].notna()
         if name in BARRIER_ONLY:
@@ -342,7 +346,7 @@ def test_policies_see_the_same_draws_in_any_order(scenario: Scenario, kinds: lis
     known: dict[int, tuple[float, ...]] = {}
     for kind in kinds:
         collector = {"kind": kind}
-        if kind in ("replenish", "streaming"):
+        if kind in GUARDED:
             collector |= {"max_candidates": 12}
         other = build(scenario.model_dump() | {"collector": collector})
         run = run_or_none(other)
@@ -406,6 +410,3 @@ def test_no_run_hangs(kind: str, p: float, epochs: int | None) -> None:
     else:
         assert run.ended == "completed"
         assert len(run.steps) == 30
-
-
-GUARDED = ("replenish", "streaming")
