@@ -77,8 +77,8 @@ class Kl(Config):
     )
     log_ratio_clamp: Positive | None = Field(None, description="bound on |d| in k3 (verl: 20)")
     value_clamp: Positive | None = Field(None, description="bound on |k3| (verl: 10)")
-    ratio_weighted: bool = Field(
-        False, description="times π/π_old, unbiased off policy (NeMo RL, TRL bias correction)"
+    ratio_weight: Literal["none", "detached", "attached"] = Field(
+        "none", description="times π/π_old without (NeMo RL) or with gradient (TRL bias correction)"
     )
 
 
@@ -141,11 +141,17 @@ class Objective(Config):
     )
 
     @model_validator(mode="after")
-    def _nothing_to_clip(self) -> Self:
+    def _one_ratio(self) -> Self:
         replaced = self.sampler.applies == "replaces"
         if replaced and self.clip.kind not in ("none", "gpg"):
             raise ValueError(
                 f'sampler.applies = "replaces" leaves no ratio for clip "{self.clip.kind}"; set '
                 'clip.kind = "none" or applies = "multiplies"'
+            )
+        weighs = self.sampler.level != "none" and self.sampler.action in ("truncate", "band")
+        if self.sampler.bypass and weighs and not replaced:
+            raise ValueError(
+                f'sampler.bypass makes the ratio current/sampler: action "{self.sampler.action}" '
+                'would count it twice; set action = "mask" or "reject", or level = "none"'
             )
         return self

@@ -1,0 +1,49 @@
+"""The objective in torch: advantages, surrogates, aggregation, and the loss they make.
+
+Every function takes leading replica dimensions and a mask of token multiplicities, and reads
+nothing outside the mask. The settings are the frozen models of ``dapolab.scenario``.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "dapolab.objective needs torch; install the extra: pip install 'dapolab[train]'",
+        name="torch",
+    ) from missing
+
+from dapolab.objective.advantages import Advantages, Status, advantages
+from dapolab.objective.aggregation import aggregate, row_scales
+from dapolab.objective.batch import Batch, Loss, Structure
+from dapolab.objective.groups import Groups
+from dapolab.objective.kl import kl_estimate
+from dapolab.objective.length import (
+    filter_truncated,
+    lengths_of,
+    overlong_penalty,
+    shape_rewards,
+)
+from dapolab.objective.loss import policy_loss
+from dapolab.objective.sampler import Correction, correct
+
+__all__ = [
+    "Advantages",
+    "Batch",
+    "Correction",
+    "Groups",
+    "Loss",
+    "Status",
+    "Structure",
+    "advantages",
+    "aggregate",
+    "correct",
+    "filter_truncated",
+    "kl_estimate",
+    "lengths_of",
+    "overlong_penalty",
+    "policy_loss",
+    "row_scales",
+    "shape_rewards",
+]

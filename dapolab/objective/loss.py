@@ -1,0 +1,155 @@
+"""The loss: surrogate × sampler correction, KL and entropy terms, one aggregation for all of them.
+
+loss = Σ_i scale_i Σ_t m_it·(w_it·surrogate_it + β·kl_it − c·entropy_it)
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dapolab.errors import ConfigError
+from dapolab.objective.aggregation import aggregate, row_scales
+from dapolab.objective.batch import Batch, Loss, Structure
+from dapolab.objective.clipping import Tokens, clean_tokens, surrogate
+from dapolab.objective.kl import kl_estimate
+from dapolab.objective.masking import keep_valid
+from dapolab.objective.metrics import update_metrics
+from dapolab.objective.sampler import Correction, correct
+from dapolab.scenario import Kl, Objective
+
+# Surrogates that read no old policy.
+_WITHOUT_OLD = ("gpg",)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loss is made of, once rejection and cleaning are done."""
+
+    batch: Batch
+    tokens: Tokens
+    correction: Correction | None
+    scales: Tensor
+
+
+def policy_loss(
+    batch: Batch,
+    config: Objective,
+    *,
+    structure: Structure | None = None,
+    scales: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    metrics: bool = True,
+) -> Loss:
+    """Compute the loss of one update, or of a micro-batch of it.
+
+    Parameters
+    ----------
+    batch
+        Tensors of the update. Each policy that the objective reads must be there: none stands in
+        for another, except where ``sampler.bypass`` says so.
+    config
+        The objective.
+    structure
+        Rank and micro-batch of each response, for aggregations that depend on the split.
+    scales
+        (..., N) token weights of these responses as ``row_scales`` gave them for the whole update;
+        a micro-batch computed with them contributes its exact part of the global loss. Absent:
+        computed from this batch alone.
+    generator
+        For ``clip_cov``, which draws tokens.
+    metrics
+        Whether to fill ``Loss.metrics``; they cost about as much as the loss.
+
+    Raises
+    ------
+    ConfigError
+        If a policy, the group ids or the generator is needed and absent, or shapes do not fit.
+
+    Notes
+    -----
+    ``kl.place = "reward"`` adds nothing here: it belongs to the reward (``advantages``).
+    """
+    parts = split_parts(batch, config, structure=structure, scales=scales)
+    losses = surrogate(parts.tokens, config.clip, generator=generator)
+    if config.sampler.applies == "replaces":
+        losses = -parts.tokens.advantages * parts.tokens.logp
+    if parts.correction is not None:
+        losses = losses * parts.correction.weight
+    if config.kl is not None and config.kl.place == "loss":
+        losses = losses + config.kl.coefficient * kl_term(parts, config.kl)
+    if config.entropy_coef:
+        entropy = parts.batch.need("entropy", what_for="entropy_coef")
+        losses = losses - config.entropy_coef * keep_valid(entropy, mask=parts.tokens.mask)
+    value = aggregate(losses, mask=parts.tokens.mask, scales=parts.scales)
+    n_tokens = parts.tokens.mask.sum(dim=(-2, -1)).expand(value.shape)
+    measured = (
+        update_metrics(parts.batch, parts.tokens, parts.correction, config) if metrics else {}
+    )
+    return Loss(value=value, metrics=measured, is_empty=n_tokens == 0)
+
+
+def split_parts(
+    batch: Batch,
+    config: Objective,
+    *,
+    structure: Structure | None = None,
+    scales: Tensor | None = None,
+) -> Parts:
+    """Choose the policies, apply rejection, clean what the mask leaves out, weigh the responses."""
+    batch = batch.checked()
+    correction = _correction(batch, config)
+    full_mask = batch.mask if batch.full_mask is None else batch.full_mask
+    if correction is not None and not config.sampler.rejected_in_denominator:
+        batch = replace(batch, mask=batch.mask * correction.keep)
+    if scales is None:
+        scales = row_scales(
+            batch.mask,
+            config.aggregation,
+            group=batch.group,
+            structure=structure,
+            full_mask=full_mask,
+        )
+    tokens = clean_tokens(
+        batch.logp, old=_old(batch, config), advantages=batch.advantages, mask=batch.mask
+    )
+    return Parts(batch, tokens, correction, scales)
+
+
+def kl_term(parts: Parts, config: Kl) -> Tensor:
+    """Return the KL estimate of each token against the reference, clean."""
+    reference = parts.batch.need("ref_logp", what_for="kl")
+    log_ratio = keep_valid(parts.batch.logp - reference.detach(), mask=parts.tokens.mask)
+    estimate = kl_estimate(log_ratio, config)
+    if config.ratio_weight == "none":
+        return estimate
+    if parts.tokens.log_ratio is None:
+        raise ConfigError("kl.ratio_weight needs old_logp; pass it")
+    ratio = parts.tokens.log_ratio.exp()
+    return estimate * (ratio.detach() if config.ratio_weight == "detached" else ratio)
+
+
+def _old(batch: Batch, config: Objective) -> Tensor | None:
+    """Return the policy in the ratio's denominator."""
+    replaced = config.sampler.applies == "replaces"
+    weighs_kl = config.kl is not None and config.kl.ratio_weight != "none"
+    if config.sampler.bypass:
+        return batch.need("sampler_logp", what_for="sampler.bypass")
+    if (config.clip.kind in _WITHOUT_OLD or replaced) and not weighs_kl:
+        return batch.old_logp
+    hint = f'clip "{config.clip.kind}"'
+    return batch.need("old_logp", what_for=hint)
+
+
+def _correction(batch: Batch, config: Objective) -> Correction | None:
+    """Return the sampler's weights; without gradient."""
+    rule = config.sampler
+    if rule.level == "none" and rule.rejection is None and rule.applies == "multiplies":
+        return None
+    sampler = batch.need("sampler_logp", what_for="the sampler correction")
+    of_current = rule.bypass or rule.applies == "replaces"
+    if of_current:
+        numerator = batch.logp
+    else:
+        numerator = batch.need("old_logp", what_for="the sampler correction (old/sampler)")
+    return correct(numerator, sampler_logp=sampler, mask=batch.mask, config=rule)
