@@ -5,18 +5,28 @@ recipe's ``objective``, the conformance tests judge those whose evidence is ``ju
 """
 
 import difflib
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from dapolab.errors import ConfigError
-from dapolab.recipes import papers, peers, trl, verl
+from dapolab.recipes import papers, peers, trl, verl, verl_history
+from dapolab.recipes.differences import Differences, differences
+from dapolab.recipes.formula import formula
 from dapolab.recipes.recipe import Batch, Evidence, Recipe
+from dapolab.recipes.slopes import slope
+from dapolab.recipes.weights import weights
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-ALL: "Mapping[str, Recipe]" = MappingProxyType(
-    {recipe.id: recipe for recipe in (*papers.RECIPES, *verl.RECIPES, *trl.RECIPES, *peers.RECIPES)}
+ALL: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.id: recipe
+        for recipe in (
+            *papers.RECIPES,
+            *verl_history.RECIPES,
+            *verl.RECIPES,
+            *trl.RECIPES,
+            *peers.RECIPES,
+        )
+    }
 )
 
 
@@ -36,4 +46,15 @@ def find(name: str) -> Recipe:
     return ALL[name]
 
 
-__all__ = ["ALL", "Batch", "Evidence", "Recipe", "find"]
+__all__ = [
+    "ALL",
+    "Batch",
+    "Differences",
+    "Evidence",
+    "Recipe",
+    "differences",
+    "find",
+    "formula",
+    "slope",
+    "weights",
+]
