@@ -1,4 +1,4 @@
-"""Speed as ratios, each measured in one run beside what it is compared with.
+"""Speed as ratios, each measured in one run beside what it is compared with, in CPU time.
 
 Rates depend on the machine and are printed, never gated; ratios are against a plain SimPy model
 (one process a response, one Resource a replica) that decodes the same lengths to the same makespan.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from dapolab.scenario import Scenario, build
-from dapolab.sim.bench import decode_benchmarks, plain_simpy_rate
+from dapolab.sim.bench import best_s, decode_benchmarks, plain_simpy_rate
 from dapolab.sim.run import simulate
 
 Row = dict[str, float | str | None]
@@ -51,12 +51,9 @@ def benchmarks(*, on_done: Callable[[], None] = lambda: None) -> list[Row]:
 
 
 def _end_to_end(collector: str, steps: int, plain: float) -> Row:
-    simulate(paper_scale(collector, steps=1), seed=1)  # compile and warm up
-    started = time.perf_counter()
-    run = simulate(paper_scale(collector, steps=steps), seed=0)
-    seconds = time.perf_counter() - started
-    responses = 16 * float(run.steps["rollout/candidate_groups"].sum())
-    rate = responses / seconds
+    scenario = paper_scale(collector, steps=steps)
+    responses = 16 * float(simulate(scenario, seed=0).steps["rollout/candidate_groups"].sum())
+    rate = responses / best_s(lambda: simulate(scenario, seed=0), repeats=3)
     return {
         "name": f"simulate {collector} at paper scale, sampling and metrics included",
         "value": rate,
@@ -68,10 +65,7 @@ def _end_to_end(collector: str, steps: int, plain: float) -> Row:
 
 def _small_steps() -> Row:
     scenario = build({"run": {"steps": 300}})
-    simulate(scenario, seed=1)
-    started = time.perf_counter()
-    simulate(scenario, seed=0)
-    milliseconds = (time.perf_counter() - started) / 300 * 1e3
+    milliseconds = best_s(lambda: simulate(scenario, seed=0), repeats=3) / 300 * 1e3
     return {
         "name": "simulate, B=4 G=8, one step",
         "value": milliseconds,
