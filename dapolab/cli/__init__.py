@@ -9,18 +9,21 @@ from dapolab.cli.parsing import Parser, nearest, silence_stdout, take_settings, 
 from dapolab.errors import ConfigError
 
 COMMANDS: dict[str, str] = {
-    "fit": "a real rollout dump -> a workload, with its own error",
-    "simulate": "one policy, many steps: cost, waves, forecast of a run",
-    "compare": "the same prompts and lengths under several policies",
+    "fit": "a real rollout dump -> a workload",
+    "simulate": "one policy: cost of a step, forecast of a run",
+    "compare": "several policies on the same prompts and answers",
     "theory": "the closed forms beside the simulator",
-    "sweep": "a grid of scenarios; only what is missing is run",
+    "sweep": "a grid of scenarios; runs only what is missing",
+    "recipe": "what a framework's loss really is, by version",
     "bench": "speed of this installation, as ratios",
 }
 FIRST = """\
-start here:
-  dapolab compare sims/scenarios/small.toml   which policy pays, on invented data
-  dapolab fit ROLLOUTS -o mine.toml           your lengths and pass rates
-  dapolab compare sims/scenarios/small.toml --workload mine.toml
+start here, with invented data:
+  dapolab compare sims/scenarios/small.toml
+then with your own rollouts:
+  dapolab fit ROLLOUTS -o mine.toml
+  dapolab compare sims/scenarios/small.toml \\
+      --workload mine.toml
 """
 
 

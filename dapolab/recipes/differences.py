@@ -65,8 +65,14 @@ def differences(a: Recipe, b: Recipe) -> Differences:
 
 
 def settings(recipe: Recipe) -> dict[str, str]:
-    """Return every setting of a recipe under its dotted name, ``kind`` of a part at its head."""
-    flat = dict(_flat(recipe.objective.model_dump(mode="json"), ""))
+    """Return the settings of a recipe under their dotted names, ``kind`` of a part at its head.
+
+    Settings that are absent, and those of a sampler correction that is off, are left out.
+    """
+    table = recipe.objective.model_dump(mode="json")
+    if recipe.objective.sampler.level == "none" and recipe.objective.sampler.rejection is None:
+        table["sampler"] = {"bypass": recipe.objective.sampler.bypass}
+    flat = dict(_flat(table, ""))
     if recipe.collector is None:
         flat["collector"] = "its own"
     else:
@@ -122,7 +128,10 @@ def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]
     yield from _weights(objective)
     if _has_window(objective) or _has_window(other.objective):
         halved = _with_window(objective)
-        yield "weight, update = 2 of 8 micro-steps", weights(halved, LENGTHS, groups=GROUPS)[1]
+        yield (
+            "token weight, n = 100, 2 of 8 micro-steps",
+            weights(halved, LENGTHS, groups=GROUPS)[1],
+        )
     group = advantages(objective.advantage, REWARDS)
     yield "A of the right one, 1 right of 8", None if group is None else group[0]
     yield "A of a wrong one, 1 right of 8", None if group is None else group[1]
@@ -135,12 +144,12 @@ def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]
 def _weights(objective: Objective) -> Iterator[tuple[str, float]]:
     whole = weights(objective, LENGTHS, groups=GROUPS)
     for n, weight in zip(LENGTHS, whole, strict=True):
-        yield f"weight of a token, answer of {n:,}", weight
+        yield f"token weight, n = {n:,}", weight
     micro = weights(objective, LENGTHS, groups=GROUPS, micro_rows=1)
     for n, weight in zip(LENGTHS, micro, strict=True):
-        yield f"  in micro-batches of 1, answer of {n:,}", weight
+        yield f"token weight, n = {n:,}, micro-batches of 1", weight
     masked = weights(objective, (*LENGTHS, 0), groups=(*GROUPS, 1))
-    yield "  with a fully masked answer, of 100", masked[1]
+    yield "token weight, n = 100, with a masked answer", masked[1]
 
 
 def _has_window(objective: Objective) -> bool:

@@ -76,7 +76,7 @@ RECIPES: tuple[Recipe, ...] = (
         ),
         collector=Rounds(gen_groups=512, max_num_gen_batches=0),
         batch=_DAPO_BATCH,
-        when_no_signal="skip",
+        when_no_signal="resample",
         evidence=Evidence("read", "arXiv 2503.14476", "2025-03-17"),
         source=("DAPO Eq. 8, 9, 11, 12, 13; Algorithm 1; §4.1",),
         notes=(

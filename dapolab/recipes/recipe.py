@@ -67,6 +67,7 @@ class Recipe:
     collector: Collector | None = None
     """Its way to fill a batch; absent: the framework's own is not among the collectors."""
     batch: Batch = Batch()
-    when_no_signal: Literal["train", "skip", "error"] = "train"
-    """A batch without any group with spread: trained with a gradient of 0, no update, an error."""
+    when_no_signal: Literal["train", "skip", "error", "resample"] = "train"
+    """A batch without any group with spread: trained with a gradient of 0, no update, an error, or
+    sampled again without limit."""
     notes: tuple[str, ...] = ()
