@@ -60,8 +60,8 @@ N_GROUP_COLUMNS, N_COUNTS = 8, 3
 # Replica rows (int64); the last row is the shared queue. A clock uses the row of its index.
 N, DECODING, CONTEXT, STORE, LOAD, HEAD, TAIL, ABORTS = range(8)
 NEWEST, HEAP_SIZE, N_PREFILLING, N_FRESH, N_GROUPS, JOIN_N, JOIN_CONTEXT, EVICTED = range(8, 16)
-ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS, BLOCKED = range(16, 24)
-N_REPLICA_COLUMNS = 24
+ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS, BLOCKED, CLEARED = range(16, 25)
+N_REPLICA_COLUMNS = 25
 # Replica and clock floats.
 BUSY_S, PREFILL_S, CONCURRENCY_S, PREFILL_NOW_S, START_S, NEXT_S, FIRST_ITERATION_S, SLOPE_S = (
     range(8)
@@ -672,27 +672,32 @@ def _boundary_s(s, clock, m):
 
 
 @_compiled_cold
-def _cut(s, clock, at):
-    """End the jump of ``clock`` at its first boundary at or after ``at``."""
+def _first_boundary(s, clock, at):
+    """Return the number of the jump's first boundary at or after ``at``, at most its last."""
     first = s.replica_s[clock, FIRST_ITERATION_S]
     slope = s.replica_s[clock, SLOPE_S]
     span = at - s.replica_s[clock, START_S]
-    if span <= 0 or first <= 0:
-        m = np.int64(1)
-    elif slope > 0:
+    m = ONE
+    if span > 0 and first > 0 and slope > 0:
         half = first - 0.5 * slope
         root = np.sqrt(half * half + 2.0 * slope * span) + half
-        m = np.int64(min(2.0 * span / root if root > 0 else 1.0, 2.0**31))
-    else:
+        m = np.int64(min(2.0 * span / root, 2.0**31))
+    elif span > 0 and first > 0:
         m = np.int64(min(span / first, 2.0**31))
-    m = max(np.int64(1), min(m, s.replica[clock, JUMP]))
+    m = max(ONE, min(m, s.replica[clock, JUMP]))
     while m > 1 and _boundary_s(s, clock, m - 1) >= at:
         m -= 1
     while m < s.replica[clock, JUMP] and _boundary_s(s, clock, m) < at:
         m += 1
-    if m < s.replica[clock, JUMP]:
-        s.replica[clock, JUMP] = m
-        s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
+    return m
+
+
+@_compiled
+def _cut(s, clock, at):
+    """End the jump of ``clock`` at its first boundary at or after ``at``."""
+    m = _first_boundary(s, clock, at)
+    s.replica[clock, JUMP] = m
+    s.replica_s[clock, NEXT_S] = _boundary_s(s, clock, m)
 
 
 @_compiled
@@ -718,14 +723,17 @@ def _start(s, clock, now):
         if shared:
             if s.replica[_clock_of(s, r), PHASE] == IDLE:
                 _wake(s, _clock_of(s, r), now)
-            if not _is_ready(s, _clock_of(s, r), now):
+            if s.replica[r, CLEARED] or not _is_ready(s, _clock_of(s, r), now):
                 continue
+            s.replica[r, CLEARED] = 1
         _clear(s, r, now)
         if not s.replica[r, EVICTED]:
             s.replica[r, BLOCKED] = not _admit_queue(s, r, r, UNLIMITED, now)
         running += s.replica[r, N]
         evicted += s.replica[r, EVICTED]
     if shared:
+        if s.replica[s.setting[N_REPLICAS], HEAD] >= 0 and _gather(s, now):
+            return
         _share(s, now)
     elif running == 0 and evicted > 0:
         for r in range(first, last):
@@ -735,11 +743,31 @@ def _start(s, clock, now):
     for d in range(first, last):
         if not shared or _is_ready(s, d, now):
             _plan(s, d)
+    if shared:
+        for r in range(s.setting[N_REPLICAS]):
+            s.replica[r, CLEARED] = 0
 
 
 @_compiled
 def _is_ready(s, clock, now):
     return s.replica[clock, PHASE] == BOUNDARY and s.replica_s[clock, START_S] == now
+
+
+@_compiled_cold
+def _gather(s, now):
+    """Bring clocks with a boundary at exactly ``now`` to it; returns whether there were any.
+
+    All replicas at a boundary share the queue together, so the start waits for them to land.
+    """
+    found = False
+    for clock in range(1 if s.setting[LOCKSTEP] else s.setting[N_REPLICAS]):
+        if s.replica[clock, PHASE] == JUMPING and s.replica_s[clock, NEXT_S] > now:
+            m = _first_boundary(s, clock, now)
+            if _boundary_s(s, clock, m) == now:
+                s.replica[clock, JUMP] = m
+                s.replica_s[clock, NEXT_S] = now
+                found = True
+    return found
 
 
 @_compiled_cold
