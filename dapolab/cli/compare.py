@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 TAKES_SETTINGS = True
 EXAMPLE = """\
 example:
-  dapolab compare sims/scenarios/small.toml --collectors rounds,streaming -o reports
+  dapolab compare sims/scenarios/small.toml \\
+      --collectors rounds,streaming -o reports
 """
 RANKED = "per_trained_group/seconds"
 __all__ = ["EXAMPLE", "TAKES_SETTINGS", "USAGE", "add_arguments", "run"]

@@ -30,9 +30,9 @@ TAKES_SETTINGS = False
 USAGE = "ROLLOUTS [options]"
 EXAMPLE = """\
 examples:
-  dapolab fit rollouts/ --cap 8192 --chars-per-token 3.6 -o mine.toml
-  dapolab fit table.csv --columns n_tokens=est_tokens,correct=ok
-  dapolab compare sims/scenarios/small.toml --workload mine.toml
+  dapolab fit rollouts/ --cap 8192 --chars-per-token 3.6 \\
+      -o mine.toml
+  dapolab fit table.csv --columns n_tokens=len,correct=ok
 """
 
 

@@ -255,6 +255,23 @@ def _print_differences(a: Recipe, b: Recipe, found: Differences) -> None:
         cells = map(_figure, (figure.a, figure.b, figure.ratio))
         figures.add_row(Text(f"  {figure.name}"), *cells)
     out.print(figures)
+    print_lines(out, ("", *_explained(figure.name for figure in found.numbers)))
+
+
+_MEANINGS = {
+    ", alone": "alone: each answer is a micro-batch of its own",
+    "one masked": "one masked: a fully masked answer beside the three",
+    "2 of 8 steps": "2 of 8 steps: an update takes 2 of the generation batch's 8 micro-steps",
+    "gradient factor": "gradient factor: of one token's policy gradient; 1 is plain, 0 is clipped "
+    "(old probability 0.5)",
+    "1 right of 8": "1 right of 8: rewards +1 and −1",
+}
+
+
+def _explained(names: Iterable[str]) -> list[str]:
+    """Return what the words in these names of numbers mean."""
+    shown = list(names)
+    return [text for word, text in _MEANINGS.items() if any(word in name for name in shown)]
 
 
 def _figure(value: float | None) -> str:

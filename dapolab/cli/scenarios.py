@@ -6,7 +6,7 @@ from typing import Any
 from dapolab.cli.parsing import whole_number
 from dapolab.scenario import ConfigError, Scenario, load, parse_overrides
 
-USAGE = "SCENARIO.toml [options] [--table.key VALUE ...]"
+USAGE = "SCENARIO.toml [options]"
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:

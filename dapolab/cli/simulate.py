@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 TAKES_SETTINGS = True
 EXAMPLE = """\
 example:
-  dapolab simulate sims/scenarios/small.toml --rollout.group_size 16 --steps 5
+  dapolab simulate sims/scenarios/small.toml \\
+      --rollout.group_size 16 --steps 5
 """
 __all__ = ["EXAMPLE", "TAKES_SETTINGS", "USAGE", "add_arguments", "run"]
 

@@ -26,7 +26,8 @@ TAKES_SETTINGS = False
 USAGE = "SWEEP.toml [options]"
 EXAMPLE = """\
 example:
-  dapolab sweep sims/sweeps/refill-by-pass-rate.toml -o runs/refill
+  dapolab sweep sims/sweeps/refill-by-pass-rate.toml \\
+      -o runs/refill
 """
 _FAILURES_SHOWN = 10
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TAKES_SETTINGS = True
 EXAMPLE = """\
 example:
-  dapolab theory sims/scenarios/p1-seed-configuration.toml --replications 30
+  dapolab theory sims/scenarios/p1-seed-configuration.toml \\
+      --replications 30
 """
 __all__ = ["EXAMPLE", "TAKES_SETTINGS", "USAGE", "add_arguments", "run"]
 

@@ -142,8 +142,8 @@ def estimates_of(
     found: dict[str, Estimate] = {}
     for headline, (over, under, unit, _) in HEADLINES.items():
         if np.isfinite(totals[name][over]).all() and _usable(totals[name][under]):
-            found[headline] = ratio_of_totals(
-                totals[name][over], totals[name][under], level=LEVEL, unit=unit
+            found[headline] = possible(
+                ratio_of_totals(totals[name][over], totals[name][under], level=LEVEL, unit=unit)
             )
     for metric in STEP_METRICS:
         per_replication = rows.groupby("replication")[metric.name].mean().dropna().to_numpy()
