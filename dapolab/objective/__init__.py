@@ -17,6 +17,7 @@ except ModuleNotFoundError as missing:
 from dapolab.objective.advantages import Advantages, Status, advantages
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
+from dapolab.objective.gradient import gradient_weights
 from dapolab.objective.groups import Groups
 from dapolab.objective.kl import kl_estimate
 from dapolab.objective.length import (
@@ -25,8 +26,10 @@ from dapolab.objective.length import (
     overlong_penalty,
     shape_rewards,
 )
-from dapolab.objective.loss import policy_loss
+from dapolab.objective.loss import policy_loss, select_tokens
+from dapolab.objective.metrics import present_mean, sampled_quantiles
 from dapolab.objective.sampler import Correction, correct
+from dapolab.objective.signal import Signal, learning_signal
 
 __all__ = [
     "Advantages",
@@ -34,16 +37,22 @@ __all__ = [
     "Correction",
     "Groups",
     "Loss",
+    "Signal",
     "Status",
     "Structure",
     "advantages",
     "aggregate",
     "correct",
     "filter_truncated",
+    "gradient_weights",
     "kl_estimate",
+    "learning_signal",
     "lengths_of",
     "overlong_penalty",
     "policy_loss",
+    "present_mean",
     "row_scales",
+    "sampled_quantiles",
+    "select_tokens",
     "shape_rewards",
 ]

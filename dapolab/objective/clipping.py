@@ -54,13 +54,38 @@ class Tokens:
         return self.log_ratio if bound is None else self.log_ratio.clamp(-bound, bound)
 
 
-def surrogate(tokens: Tokens, clip: Clip, *, generator: torch.Generator | None = None) -> Tensor:
-    """Return the loss of each token, (..., N, T), or (..., N, 1) where a response has one.
+def choose_tokens(
+    tokens: Tokens, clip: Clip, *, generator: torch.Generator | None = None
+) -> Tensor | None:
+    """Return the tokens that a covariance rule chooses in the whole update; None without a rule.
 
     Raises
     ------
     ConfigError
-        If the old policy is needed and absent, or ``clip_cov`` is given no generator.
+        If ``clip_cov`` is given no generator.
+    """
+    if isinstance(clip, ClipCov):
+        moved = clipped(tokens.ratio_of(clip).detach(), tokens.advantages, clip)
+        return random_covariance(tokens, clip, moved, generator)
+    return highest_covariance(tokens, clip) if isinstance(clip, KlCov) else None
+
+
+def surrogate(tokens: Tokens, clip: Clip, *, chosen: Tensor | None = None) -> Tensor:
+    """Return the loss of each token, (..., N, T), or (..., N, 1) where a response has one.
+
+    Parameters
+    ----------
+    tokens
+        Clean inputs.
+    clip
+        The surrogate.
+    chosen
+        (..., N, T) tokens of ``choose_tokens``; absent: none is.
+
+    Raises
+    ------
+    ConfigError
+        If the old policy is needed and absent.
     """
     A = tokens.advantages
     match clip:
@@ -86,15 +111,14 @@ def surrogate(tokens: Tokens, clip: Clip, *, generator: torch.Generator | None =
         case CispoClip() | VespoClip() | GpgClip():
             return -weight_without_gradient(tokens, clip) * A * tokens.logp
         case ClipCov():
-            log_ratio = tokens.ratio_of(clip)
-            chosen = random_covariance(tokens, clip, clipped(log_ratio, A, clip), generator)
-            losses = ppo(log_ratio, advantages=A, bounds=ratio_bounds(clip, A))
-            return losses.masked_fill(chosen, 0.0)
+            losses = ppo(tokens.ratio_of(clip), advantages=A, bounds=ratio_bounds(clip, A))
+            return losses if chosen is None else losses.masked_fill(chosen, 0.0)
         case KlCov():
             log_ratio = tokens.ratio_of(clip)
-            penalty = clip.coef * log_ratio.abs()
-            chosen = highest_covariance(tokens, clip)
-            return -A * log_ratio.exp() + penalty.masked_fill(~chosen, 0.0)
+            losses = -A * log_ratio.exp()
+            if chosen is None:
+                return losses
+            return losses + (clip.coef * log_ratio.abs()).masked_fill(~chosen, 0.0)
 
 
 # ---------------------------------------------------------------------------- bounded ratios
@@ -155,7 +179,7 @@ def gmpo(tokens: Tokens, clip: GmpoClip) -> Tensor:
     log r is cut above high where A > 0 and below −low where A < 0, and counts as 0 where A = 0.
     """
     A = tokens.advantages
-    log_ratio = tokens.ratio_of(clip).clamp(*gmpo_bounds(clip, A))
+    log_ratio = tokens.ratio_of(clip).clamp(*gmpo_bounds(clip, A)).masked_fill(A == 0, 0.0)
     return -row_mean(A, mask=tokens.mask) * row_mean(log_ratio, mask=tokens.mask).exp()
 
 

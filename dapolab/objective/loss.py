@@ -11,12 +11,12 @@ from torch import Tensor
 from dapolab.errors import ConfigError
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
-from dapolab.objective.clipping import Tokens, clean_tokens, surrogate
+from dapolab.objective.clipping import Tokens, choose_tokens, clean_tokens, surrogate
 from dapolab.objective.kl import kl_estimate
 from dapolab.objective.masking import keep_valid
 from dapolab.objective.metrics import update_metrics
 from dapolab.objective.sampler import Correction, correct
-from dapolab.scenario import Kl, Objective
+from dapolab.scenario import Kl, NoClip, Objective
 
 # Surrogates that read no old policy.
 _WITHOUT_OLD = ("gpg",)
@@ -30,6 +30,7 @@ class Parts:
     tokens: Tokens
     correction: Correction | None
     scales: Tensor
+    chosen: Tensor | None
 
 
 def policy_loss(
@@ -39,6 +40,7 @@ def policy_loss(
     structure: Structure | None = None,
     scales: Tensor | None = None,
     generator: torch.Generator | None = None,
+    selection: Tensor | None = None,
     metrics: bool = True,
 ) -> Loss:
     """Compute the loss of one update, or of a micro-batch of it.
@@ -58,6 +60,9 @@ def policy_loss(
         computed from this batch alone.
     generator
         For ``clip_cov``, which draws tokens.
+    selection
+        (..., N, T) tokens of ``select_tokens`` for these responses, where the update is computed in
+        micro-batches: a covariance rule chooses from the whole update. Absent: from this batch.
     metrics
         Whether to fill ``Loss.metrics``; they cost about as much as the loss.
 
@@ -70,10 +75,18 @@ def policy_loss(
     -----
     ``kl.place = "reward"`` adds nothing here: it belongs to the reward (``advantages``).
     """
-    parts = split_parts(batch, config, structure=structure, scales=scales)
-    losses = surrogate(parts.tokens, config.clip, generator=generator)
+    parts = split_parts(
+        batch,
+        config,
+        structure=structure,
+        scales=scales,
+        generator=generator,
+        selection=selection,
+    )
     if config.sampler.applies == "replaces":
         losses = -parts.tokens.advantages * parts.tokens.logp
+    else:
+        losses = surrogate(parts.tokens, config.clip, chosen=parts.chosen)
     if parts.correction is not None:
         losses = losses * parts.correction.weight
     if config.kl is not None and config.kl.place == "loss":
@@ -83,10 +96,29 @@ def policy_loss(
         losses = losses - config.entropy_coef * keep_valid(entropy, mask=parts.tokens.mask)
     value = aggregate(losses, mask=parts.tokens.mask, scales=parts.scales)
     n_tokens = parts.tokens.mask.sum(dim=(-2, -1)).expand(value.shape)
-    measured = (
-        update_metrics(parts.batch, parts.tokens, parts.correction, config) if metrics else {}
+    told = _metrics(parts, config) if metrics else {}
+    return Loss(value=value, metrics=told, is_empty=n_tokens == 0)
+
+
+def _metrics(parts: Parts, config: Objective) -> dict[str, Tensor]:
+    return update_metrics(
+        parts.batch,
+        parts.tokens,
+        clip=NoClip() if config.sampler.applies == "replaces" else config.clip,
+        correction=parts.correction,
+        chosen=parts.chosen,
     )
-    return Loss(value=value, metrics=measured, is_empty=n_tokens == 0)
+
+
+def select_tokens(
+    batch: Batch, config: Objective, *, generator: torch.Generator | None = None
+) -> Tensor | None:
+    """Return the tokens of an update that ``clip_cov`` or ``kl_cov`` chooses; else None.
+
+    For updates computed in micro-batches: choose once, hand each its rows as ``selection``.
+    """
+    with torch.no_grad():
+        return split_parts(batch, config, generator=generator).chosen
 
 
 def split_parts(
@@ -95,6 +127,8 @@ def split_parts(
     *,
     structure: Structure | None = None,
     scales: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    selection: Tensor | None = None,
 ) -> Parts:
     """Choose the policies, apply rejection, clean what the mask leaves out, weigh the responses."""
     batch = batch.checked()
@@ -113,7 +147,9 @@ def split_parts(
     tokens = clean_tokens(
         batch.logp, old=_old(batch, config), advantages=batch.advantages, mask=batch.mask
     )
-    return Parts(batch, tokens, correction, scales)
+    if selection is None and config.sampler.applies == "multiplies":
+        selection = choose_tokens(tokens, config.clip, generator=generator)
+    return Parts(batch, tokens, correction, scales, selection)
 
 
 def kl_term(parts: Parts, config: Kl) -> Tensor:

@@ -1,0 +1,182 @@
+"""The exact derivative of the loss with respect to each token's log-probability.
+
+Closed forms, written down apart from the surrogates, for plots, for the bandit, and as a second
+opinion on automatic differentiation (theory.md D1). With u = scale·multiplicity·sampler weight, a
+token-level surrogate gives u_t·ℓ'_t; one that is a function of the response's mean log ratio gives
+(Σ u·ℓ')·m_t/n to each of its tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from dapolab.objective.batch import Batch, Structure
+from dapolab.objective.clipping import (
+    Tokens,
+    dppo_keep,
+    gmpo_bounds,
+    ratio_bounds,
+    sapo_tau,
+    sequence_log_ratio,
+    weight_without_gradient,
+)
+from dapolab.objective.kl import kl_estimate, kl_slope
+from dapolab.objective.loss import Parts, split_parts
+from dapolab.objective.masking import inverse, keep_valid, row_mean
+from dapolab.scenario import (
+    CispoClip,
+    Clip,
+    ClipCov,
+    DppoKlClip,
+    DppoTvClip,
+    DroClip,
+    GmpoClip,
+    GpgClip,
+    GspoClip,
+    Kl,
+    KlCov,
+    LuspoClip,
+    NoClip,
+    Objective,
+    PpoClip,
+    SapoClip,
+    VespoClip,
+)
+
+
+@torch.no_grad()
+def gradient_weights(
+    batch: Batch,
+    config: Objective,
+    *,
+    structure: Structure | None = None,
+    scales: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    selection: Tensor | None = None,
+) -> Tensor:
+    """Return ∂loss/∂(log π) of every token, KL term included; (..., N, T), 0 outside the mask.
+
+    The arguments, and the errors raised, are those of ``policy_loss``. At a bound itself the
+    gradient still counts, as it does for ``torch.clamp``. A minus stands for a token that the step
+    makes likelier.
+    """
+    parts = split_parts(
+        batch,
+        config,
+        structure=structure,
+        scales=scales,
+        generator=generator,
+        selection=selection,
+    )
+    tokens = parts.tokens
+    outer = parts.scales.unsqueeze(-1) * tokens.mask
+    weighted = outer if parts.correction is None else outer * parts.correction.weight
+    if config.sampler.applies == "replaces":
+        gradient = -weighted * tokens.advantages
+    else:
+        gradient = _surrogate_gradient(tokens, config.clip, weighted, parts.chosen)
+    if config.kl is not None and config.kl.place == "loss":
+        gradient = gradient + outer * config.kl.coefficient * _kl_slope(parts, config.kl)
+    return gradient
+
+
+def _surrogate_gradient(tokens: Tokens, clip: Clip, outer: Tensor, chosen: Tensor | None) -> Tensor:
+    if isinstance(clip, GmpoClip):
+        return _gmpo(tokens, clip, outer)
+    if isinstance(clip, (GspoClip, LuspoClip)) and clip.level == "sequence":
+        slope = _bounded_slope(sequence_log_ratio(tokens, clip), tokens.advantages, clip)
+        if isinstance(clip, LuspoClip):
+            slope = slope * tokens.mask.sum(dim=-1, keepdim=True)
+        shared = _shared_by_row(outer * slope, tokens.mask)
+        return shared * _within(tokens, clip)
+    return outer * _slope(tokens, clip, chosen)
+
+
+def _slope(tokens: Tokens, clip: Clip, chosen: Tensor | None) -> Tensor:
+    """Return dℓ/d(log π) of surrogates whose tokens do not depend on each other."""
+    A = tokens.advantages
+    match clip:
+        case GpgClip() | CispoClip() | VespoClip():
+            return -A * weight_without_gradient(tokens, clip)
+        case DroClip():
+            return clip.beta * tokens.ratio_of(clip) - A
+    inside = _within(tokens, clip)
+    match clip:
+        case GspoClip() | LuspoClip():
+            slope = _bounded_slope(sequence_log_ratio(tokens, clip), A, clip)
+            length = tokens.mask.sum(dim=-1, keepdim=True)
+            return inside * (slope * length if isinstance(clip, LuspoClip) else slope)
+        case PpoClip() | ClipCov():
+            slope = inside * _bounded_slope(tokens.ratio_of(clip), A, clip)
+            return slope if chosen is None else slope.masked_fill(chosen, 0.0)
+        case SapoClip():
+            ratio = tokens.ratio_of(clip).exp()
+            gate = torch.sigmoid(sapo_tau(A, clip) * (ratio - 1.0))
+            return -4.0 * gate * (1.0 - gate) * ratio * A * inside
+        case DppoTvClip() | DppoKlClip():
+            return _dppo_slope(tokens, clip, inside)
+        case KlCov():
+            log_ratio = tokens.ratio_of(clip)
+            pull = clip.coef * log_ratio.sign()
+            pull = pull if chosen is None else pull.masked_fill(~chosen, 0.0)
+            return (pull - A * log_ratio.exp()) * inside
+        case NoClip():
+            return -A * tokens.ratio_of(clip).exp() * inside
+        case _:
+            raise AssertionError(f"no slope for {clip.kind}")
+
+
+def _bounded_slope(
+    log_ratio: Tensor, advantages: Tensor, clip: PpoClip | GspoClip | LuspoClip | ClipCov
+) -> Tensor:
+    """Return −A·r inside the bounds, 0 beyond."""
+    lower, upper = ratio_bounds(clip, advantages)
+    ratio = log_ratio.exp()
+    slope = torch.where((ratio >= lower) & (ratio <= upper), -advantages * ratio, 0.0)
+    cap = getattr(clip, "log_ratio_cap", None)
+    # At the cap itself the clamped log ratio equals it and torch still lets the gradient through;
+    # beyond it the clamped value equals it too, so the cap must be asked of what went in.
+    return slope if cap is None else slope.masked_fill(log_ratio >= cap, 0.0)
+
+
+def _within(tokens: Tokens, clip: Clip) -> Tensor:
+    """Return 1 where log r is within its clamp, else 0."""
+    bound = getattr(clip, "log_ratio_clamp", None)
+    if bound is None or tokens.log_ratio is None:
+        return torch.ones_like(tokens.logp)
+    inside: Tensor = tokens.log_ratio.abs() <= bound
+    return inside.to(tokens.logp.dtype)
+
+
+def _dppo_slope(tokens: Tokens, clip: DppoTvClip | DppoKlClip, inside: Tensor) -> Tensor:
+    log_ratio = tokens.ratio_of(clip)
+    ratio = log_ratio.exp()
+    ratio = ratio if clip.cap is None else ratio.clamp(max=clip.cap)
+    slope = torch.where(dppo_keep(tokens, clip), -tokens.advantages * ratio, 0.0)
+    slope = slope if clip.surrogate == "log_prob" else slope * inside
+    return slope + 2.0 * clip.log_ratio_penalty * log_ratio * inside
+
+
+def _gmpo(tokens: Tokens, clip: GmpoClip, outer: Tensor) -> Tensor:
+    A = tokens.advantages
+    log_ratio = tokens.ratio_of(clip)
+    lower, upper = gmpo_bounds(clip, A)
+    moves = (log_ratio >= lower) & (log_ratio <= upper) & (A != 0)
+    mean = row_mean(log_ratio.clamp(lower, upper), mask=tokens.mask)
+    slope = -row_mean(A, mask=tokens.mask) * mean.exp()
+    return _shared_by_row(outer * slope, tokens.mask) * moves * _within(tokens, clip)
+
+
+def _shared_by_row(upstream: Tensor, mask: Tensor) -> Tensor:
+    total = upstream.sum(dim=-1, keepdim=True)
+    return total * mask * inverse(mask.sum(dim=-1, keepdim=True))
+
+
+def _kl_slope(parts: Parts, config: Kl) -> Tensor:
+    reference = parts.batch.need("ref_logp", what_for="kl")
+    d = keep_valid(parts.batch.logp - reference, mask=parts.tokens.mask)
+    slope = kl_slope(d, config)
+    if config.ratio_weight == "none" or parts.tokens.log_ratio is None:
+        return slope
+    ratio = parts.tokens.log_ratio.exp()
+    through = kl_estimate(d, config) if config.ratio_weight == "attached" else 0.0
+    return (slope + through) * ratio
