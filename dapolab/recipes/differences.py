@@ -129,14 +129,14 @@ def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]
     if _has_window(objective) or _has_window(other.objective):
         halved = _with_window(objective)
         yield (
-            "token weight, n = 100, 2 of 8 micro-steps",
+            "token weight, n 100, 2 of 8 steps",
             weights(halved, LENGTHS, groups=GROUPS)[1],
         )
     group = advantages(objective.advantage, REWARDS)
     yield "A of the right one, 1 right of 8", None if group is None else group[0]
     yield "A of a wrong one, 1 right of 8", None if group is None else group[1]
     for ratio, sign in ((1.0, 1), (1.25, 1), (0.75, -1), (5.0, -1), (20.0, -1)):
-        name = f"gradient factor at r {ratio:g}, A {'>' if sign > 0 else '<'} 0"
+        name = f"gradient factor, r {ratio:g}, A {'>' if sign > 0 else '<'} 0"
         yield name, slope(objective.clip, ratio, advantage=float(sign))
     yield from _penalties(objective, other.objective)
 
@@ -144,12 +144,12 @@ def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]
 def _weights(objective: Objective) -> Iterator[tuple[str, float]]:
     whole = weights(objective, LENGTHS, groups=GROUPS)
     for n, weight in zip(LENGTHS, whole, strict=True):
-        yield f"token weight, n = {n:,}", weight
+        yield f"token weight, n {n:,}", weight
     micro = weights(objective, LENGTHS, groups=GROUPS, micro_rows=1)
     for n, weight in zip(LENGTHS, micro, strict=True):
-        yield f"token weight, n = {n:,}, micro-batches of 1", weight
+        yield f"token weight, n {n:,}, alone", weight
     masked = weights(objective, (*LENGTHS, 0), groups=(*GROUPS, 1))
-    yield "token weight, n = 100, with a masked answer", masked[1]
+    yield "token weight, n 100, one masked", masked[1]
 
 
 def _has_window(objective: Objective) -> bool:
