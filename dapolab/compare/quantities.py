@@ -150,8 +150,13 @@ def _kept_accuracy(facts: Marginals) -> list[Quantity]:
     if q <= 0:
         return []
     value = (facts.accuracy - facts.all_right_probability) / q
+    # E[(K/G)²]: binomial given the prompt; replay draws without replacement and spreads less
+    right_N, size = facts.right_N, facts.group_size
+    square = float(facts.weight_N @ (right_N * (1.0 - right_N) / size + right_N**2))
+    variance = (square - facts.all_right_probability) / q - value**2
     name = "reward/trained_accuracy"
-    return [Quantity(name, "share", value, "A9", _weighted(name, KEPT))]
+    sd = math.sqrt(max(variance, 0.0))
+    return [Quantity(name, "share", value, "A9", _weighted(name, KEPT), sd)]
 
 
 def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]) -> list[Quantity]:

@@ -152,7 +152,8 @@ class Marginals:
         for start in range(0, len(below), chunk):
             here = below[start : start + chunk]
             out[here] = self.weight_N @ of(*self._cdfs(flat[here]))
-        return out.reshape(x.shape)
+        # quadrature weights add up to 1 only up to rounding
+        return np.clip(out, 0.0, 1.0).reshape(x.shape)
 
 
 def _rest_of_group(share: Floats, n: Floats, others: int) -> Floats:
