@@ -153,7 +153,7 @@ class Marginals:
             here = below[start : start + chunk]
             out[here] = self.weight_N @ of(*self._cdfs(flat[here]))
         # quadrature weights add up to 1 only up to rounding
-        return np.clip(out, 0.0, 1.0).reshape(x.shape)
+        return np.asarray(np.clip(out, 0.0, 1.0)).reshape(x.shape)
 
 
 def _rest_of_group(share: Floats, n: Floats, others: int) -> Floats:

@@ -19,6 +19,8 @@ from dapolab.workload.fit.problem import NO_LOOPS, location
 
 Floats = NDArray[np.float64]
 _STEP = 1e-2
+# Flat directions would otherwise be walked for ever; they are reported as not identified.
+_MOST_STEPS = 80
 # A curvature below this means a standard error above 2 on a log, logit or atanh scale: no
 # information worth a number.
 _FLAT_SE = 2.0
@@ -40,7 +42,7 @@ class Optimum:
     settled_K: NDArray[np.bool_]
 
 
-def maximise(likelihood: Likelihood, start_K: Floats, *, tolerance: float = 1e-9) -> Floats:
+def maximise(likelihood: Likelihood, start_K: Floats, *, tolerance: float = 1e-8) -> Floats:
     """Return the free parameters at the maximum (L-BFGS-B inside the bounds)."""
     bounds = likelihood.problem.bounds
     if not bounds:
@@ -51,7 +53,11 @@ def maximise(likelihood: Likelihood, start_K: Floats, *, tolerance: float = 1e-9
 
     start = np.clip(start_K, [low + 1e-3 for low, _ in bounds], [high - 1e-3 for _, high in bounds])
     found = optimize.minimize(
-        loss, start, method="L-BFGS-B", bounds=bounds, options={"ftol": tolerance, "gtol": 1e-4}
+        loss,
+        start,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"ftol": tolerance, "gtol": 1e-4, "maxiter": _MOST_STEPS},
     )
     return np.asarray(found.x, dtype=np.float64)
 

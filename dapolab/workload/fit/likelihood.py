@@ -9,6 +9,8 @@ A stopped row contributes (1 − λ)·p^c (1 − p)^(1−c)·φ(log length | lev
 whose verdict is treated as missing, λ + (1 − λ)·[p·S₁(c) + (1 − p)·S₀(c)].
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
@@ -32,9 +34,10 @@ class Likelihood:
         stopped = ~rows.truncated
         right = stopped & (rows.correct == 1.0)
         self._right_U = rows.count(right)
-        self._stopped_U = rows.count(stopped) if problem.lengths else rows.count()
+        self._stopped_U = rows.count(stopped)
         if not problem.lengths:
             self._right_U = rows.count(rows.correct == 1.0)
+            self._stopped_U = rows.count(np.isfinite(rows.correct))
         log_length = np.where(np.isfinite(rows.log_length), rows.log_length, 0.0)
         self._y_U = rows.count(stopped * log_length)
         self._yy_U = rows.count(stopped * log_length**2)
@@ -246,6 +249,7 @@ class Likelihood:
         return out
 
 
+@lru_cache(maxsize=8)
 def _hermite(n: int) -> tuple[Floats, Floats]:
     z, weight = np.polynomial.hermite_e.hermegauss(n)
     return z, weight / weight.sum()
@@ -257,12 +261,13 @@ def _whole_power(x: Floats, n: Floats) -> Floats:
     for power in np.unique(n).astype(np.int64):
         here = n == power
         square, rest = x[here], int(power)
-        product = np.ones_like(square)
+        product: Floats | None = None
         while rest:
             if rest & 1:
-                product = product * square
+                product = square if product is None else product * square
             rest >>= 1
             if rest:
                 square = square * square
-        out[here] = product
+        if product is not None:
+            out[here] = product
     return out

@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 _LEVEL = 0.99
 # Above this sd of the loop effect the usual nodes are too coarse.
 _WIDE = float(np.log(2.0))
+_NEARLY_NONE = -9.0
 _EFFECT = {"log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
 
 
@@ -60,8 +61,9 @@ def settle(rows: Rows, problem: Problem) -> Settled:
 
 def _widened(rows: Rows, likelihood: Likelihood, theta: Floats) -> tuple[Likelihood, Floats]:
     """Refit with more nodes where loops cluster in few prompts."""
-    problem = likelihood.problem
-    if "log_loop_sd" not in problem.free or likelihood.full(theta)["log_loop_sd"] <= _WIDE:
+    problem, named = likelihood.problem, likelihood.full(theta)
+    nearly_none = named["loop_logit"] < _NEARLY_NONE
+    if "log_loop_sd" not in problem.free or named["log_loop_sd"] <= _WIDE or nearly_none:
         return likelihood, theta
     finer = Likelihood(rows, replace(problem, nodes=problem.nodes.wide()))
     return finer, maximise(finer, theta)

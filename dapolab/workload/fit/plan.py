@@ -117,7 +117,8 @@ def start(rows: Rows, problem: Problem) -> Floats:
         share = 0.55 if problem.prompt_share is None else 1.0
         start["log_within"] = np.log(share * spread)
     if problem.difficulty:
-        rate = float(np.nanmean(np.where(rows.truncated, np.nan, rows.correct)))
+        judged = ~rows.truncated if problem.lengths else np.isfinite(rows.correct)
+        rate = float(np.nanmean(rows.correct[judged]))
         start["accuracy_logit"] = float(special.logit(np.clip(rate, 0.02, 0.98)))
     cut = float(rows.truncated.mean())
     start["loop_logit"] = float(special.logit(np.clip(0.5 * cut, 1e-3, 0.9)))
