@@ -27,6 +27,8 @@ def decimals_for(value: float, *, half_width: float) -> int:
 
 def number(value: float, *, decimals: int | None = None) -> str:
     """Return a number with thousands separators; three significant digits unless told otherwise."""
+    if decimals is None and 0 < abs(value) < 5e-7:
+        return ("−" if value < 0 else "") + f"{abs(value):.1e}"
     if decimals is None:
         whole = float(value).is_integer() and abs(value) < 1e15
         decimals = 0 if whole else decimals_for(value, half_width=0.0)
