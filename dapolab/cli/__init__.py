@@ -30,11 +30,12 @@ then with your own rollouts:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code.
 
-    0: done. 1: the reader of stdout went away. 2: input that cannot be used, or a file that cannot
-    be read or written, said in one line on stderr. 130: interrupted.
+    0: done. 1: the reader of stdout went away, or ``check`` found errors.
+    2: input that cannot be used, or a file that cannot be read or written, said in one line on
+    stderr. 130: interrupted.
     """
     try:
-        _run(list(sys.argv[1:] if argv is None else argv))
+        code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except ConfigError as error:
         return _refuse(str(error))
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"{where}{error.strerror or error}")
     except MemoryError:
         return _refuse("out of memory: lower rollout sizes, --jobs or run.steps")
-    return 0
+    return code
 
 
 def _refuse(message: str) -> int:
@@ -57,13 +58,13 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _run(words: list[str]) -> None:
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     command, rest = (words[0], words[1:]) if words else ("--help", [])
     if command not in COMMANDS:
         _explain(command)
-        return
+        return 0
     module = importlib.import_module(f"dapolab.cli.{command}")
     parser = Parser(
         prog=f"dapolab {command}",
@@ -82,7 +83,7 @@ def _run(words: list[str]) -> None:
         parser.unknown(settings[0])
     options.settings = settings
     options.given = words
-    module.run(options)
+    return int(module.run(options) or 0)
 
 
 def _explain(word: str) -> None:

@@ -1,0 +1,1 @@
+"""One file a framework: what its settings mean, and in which loop."""

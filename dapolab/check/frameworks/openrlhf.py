@@ -1,0 +1,150 @@
+"""OpenRLHF's train_ppo_ray: dotted arguments (0.11) and the flat ones of earlier releases."""
+
+from dapolab.check import keys
+from dapolab.check.reading import Reading, Source
+from dapolab.check.run import Filter, Overlong, Run
+from dapolab.check.values import Value
+
+# Flat names of releases before the dotted ones -> the dotted name of the same setting.
+FLAT = {
+    "advantage_estimator": "algo.advantage.estimator",
+    "dynamic_filtering": "algo.dynamic_filtering_enable",
+    "dynamic_filtering_reward_range": "algo.dynamic_filtering_range",
+    "init_kl_coef": "algo.kl.init_coef",
+    "kl_estimator": "algo.kl.estimator",
+    "use_kl_loss": "algo.kl.use_loss",
+    "eps_clip": "actor.eps_clip",
+    "eps_clip_low_high": "actor.eps_clip_low_high",
+    "dual_clip": "actor.dual_clip",
+    "policy_loss_type": "actor.policy_loss_type",
+    "train_batch_size": "train.batch_size",
+    "rollout_batch_size": "rollout.batch_size",
+    "micro_train_batch_size": "train.micro_batch_size",
+    "n_samples_per_prompt": "rollout.n_samples_per_prompt",
+    "max_epochs": "train.max_epochs",
+    "generate_max_len": "rollout.max_new_tokens",
+    "max_len": "data.max_len",
+    "max_new_tokens": "rollout.max_new_tokens",
+    "overlong_buffer_len": "reward.overlong_buffer_len",
+    "overlong_penalty_factor": "reward.overlong_penalty_factor",
+    "temperature": "rollout.temperature",
+    "top_p": "rollout.top_p",
+    "use_dynamic_batch": "train.dynamic_batch_enable",
+    "train_max_tokens_per_gpu": "train.max_tokens_per_gpu",
+    "async_train": "train.async_enable",
+    "prompt_max_len": "prompt_max_len",
+}
+GROUP_BASELINES = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+DOTTED_SINCE = "0.11.0"
+
+
+def reading(source: Source, *, version: str) -> Reading:
+    """Return the arguments, under their dotted names, over the parser's defaults."""
+    aliases = {old: new for old, new in FLAT.items() if old != new}
+    return Reading("openrlhf", version, source, keys.table("openrlhf")["keys"], aliases)
+
+
+def understand(reading: Reading) -> Run:
+    """Return what train_ppo_ray computes (models/loss.py, samples_generator.py; 0.11.2)."""
+    n = reading.integer("rollout.n_samples_per_prompt")
+    rollout = reading.integer("rollout.batch_size")
+    update = reading.integer("train.batch_size")
+    passes = reading.integer("train.max_epochs") or 1
+    low, high, name = _eps(reading)
+    responses = rollout * n if rollout and n else None
+    estimator = reading.text("algo.advantage.estimator") or "gae"
+    kl_on = reading.flag("algo.kl.use_loss") is True
+    gspo = reading.text("actor.policy_loss_type") == "gspo"
+    cap = reading.integer("rollout.max_new_tokens")
+    return Run(
+        reading=reading,
+        trainer="train_ppo_ray",
+        names=_NAMES | {"eps_low": name, "eps_high": name},
+        group_size=n,
+        batch_groups=rollout,
+        batch_responses=responses,
+        update_responses=update,
+        n_updates=responses // update * passes if responses and update else None,
+        loss="gspo" if gspo else "ppo",
+        clip_shape="sequence" if gspo else "ratio",
+        eps_low=low,
+        eps_high=high,
+        dual_c=reading.number("actor.dual_clip"),
+        aggregation=_aggregation(reading, gspo),
+        advantage=estimator,
+        group_baseline=estimator in GROUP_BASELINES,
+        kl_loss_estimator=reading.text("algo.kl.estimator") if kl_on else None,
+        kl_loss_coef=reading.number("algo.kl.init_coef") if kl_on else None,
+        prompt_tokens=reading.integer("prompt_max_len"),
+        cap_tokens=cap,
+        context_tokens=reading.integer("data.max_len") if reading.given("data.max_len") else None,
+        overlong=_overlong(reading, cap),
+        filter=_filter(reading),
+        filter_words=_filter_words(reading),
+        temperature=reading.number("rollout.temperature"),
+        top_p=reading.number("rollout.top_p"),
+        facts={"unbiased_kl": reading.flag("algo.kl.unbiased_gradient") is True},
+    )
+
+
+_NAMES = {
+    "group_size": "rollout.n_samples_per_prompt",
+    "batch_groups": "rollout.batch_size",
+    "n_updates": "train.batch_size",
+    "dual_c": "actor.dual_clip",
+    "kl_loss_estimator": "algo.kl.estimator",
+    "kl_loss_coef": "algo.kl.init_coef",
+    "cap_tokens": "rollout.max_new_tokens",
+    "context_tokens": "data.max_len",
+    "overlong": "reward.overlong_buffer_len",
+    "buffer_tokens": "reward.overlong_buffer_len",
+    "factor": "reward.overlong_penalty_factor",
+    "filter": "algo.dynamic_filtering_enable",
+    "temperature": "rollout.temperature",
+    "top_p": "rollout.top_p",
+}
+
+
+def _eps(reading: Reading) -> tuple[float | None, float | None, str]:
+    pair = reading.value("actor.eps_clip_low_high")
+    if isinstance(pair, list) and len(pair) == 2:
+        low, high = (_float(item) for item in pair)
+        return low, high, "actor.eps_clip_low_high"
+    eps = None if pair is not None else reading.number("actor.eps_clip")
+    return eps, eps, "actor.eps_clip"
+
+
+def _float(value: Value) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _aggregation(reading: Reading, gspo: bool) -> str:
+    if reading.text("actor.loss_agg_mode") == "seq-mean-token-mean" or gspo:
+        return "mean over responses of token means"
+    return "token mean over the update"
+
+
+def _overlong(reading: Reading, cap: int | None) -> Overlong | None:
+    if reading.value("reward.overlong_buffer_len") is None:
+        return None
+    limit = cap if cap is not None else reading.integer("data.max_len")
+    return Overlong(
+        reading.number("reward.overlong_buffer_len"),
+        limit,
+        reading.number("reward.overlong_penalty_factor"),
+        None,
+    )
+
+
+def _filter(reading: Reading) -> Filter | None:
+    if reading.flag("algo.dynamic_filtering_enable") is not True:
+        return None
+    return Filter("score", "one-for-one")
+
+
+def _filter_words(reading: Reading) -> str:
+    if _filter(reading) is None:
+        return "no group filter"
+    bounds = reading.value("algo.dynamic_filtering_range")
+    low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (0, 1)
+    return f"groups kept where {low} < mean score < {high}, one-for-one refill"

@@ -1,0 +1,113 @@
+"""TRL's GRPOTrainer: GRPOConfig as YAML, JSON, arguments or a Python call (≤ 1.10 and 1.16)."""
+
+from dapolab.check import keys
+from dapolab.check.reading import Reading, Source
+from dapolab.check.run import ClipShape, Run
+
+WINDOWED = ("dapo", "cispo", "vespo")
+SHAPES: dict[str, ClipShape] = {"cispo": "absolute", "sapo": "none", "vespo": "none"}
+AGGREGATIONS = {
+    "grpo": "mean over responses of token means",
+    "sapo": "mean over responses of token means",
+    "bnpo": "token mean of each micro-batch, averaged",
+    "dr_grpo": "token sum / (responses x max_completion_length)",
+    "luspo": "mean over responses of token sums",
+}
+
+
+def reading(source: Source, *, version: str) -> Reading:
+    """Return the settings over GRPOConfig's defaults (and those of the grpo command's parts)."""
+    stored = keys.table("trl")
+    defaults = stored["keys"] | stored["command_only"]
+    return Reading("trl", version, source, defaults)
+
+
+def understand(reading: Reading) -> Run:
+    """Return what GRPOTrainer computes (trl/trainer/grpo_trainer.py, 1.16.0)."""
+    window = reading.integer("gradient_accumulation_steps")
+    generation = steps_per_generation(reading)
+    passes = reading.integer("num_iterations")
+    per_device = reading.integer("per_device_train_batch_size")
+    group = reading.integer("num_generations")
+    updates = generation * passes / window if generation and passes and window else None
+    loss = reading.text("loss_type") or "dapo"
+    sequence = reading.text("importance_sampling_level") == "sequence"
+    low = reading.number("epsilon")
+    high_given = reading.value("epsilon_high") is not None
+    beta = reading.number("beta")
+    shape = SHAPES.get(loss, "sequence" if sequence else "ratio")
+    responses = generation * per_device if generation and per_device else None
+    return Run(
+        reading=reading,
+        trainer="GRPOTrainer",
+        names=_names(high_given),
+        assumed="" if _processes(reading) else "one process",
+        group_size=group,
+        batch_groups=responses // group if responses and group else None,
+        batch_responses=responses,
+        update_responses=window * per_device if window and per_device else None,
+        n_updates=updates,
+        loss=loss,
+        clip_shape=shape,
+        eps_low=low if shape in ("ratio", "sequence") else None,
+        eps_high=(reading.number("epsilon_high") if high_given else low),
+        aggregation=_aggregation(loss, reading, updates),
+        advantage=_advantage(reading),
+        kl_loss_estimator="k3" if beta else None,
+        kl_loss_coef=beta if beta else None,
+        cap_tokens=reading.integer("max_completion_length"),
+        context_tokens=reading.integer("vllm_max_model_length"),
+        filter_words="no group filter (TRL has none)",
+        temperature=reading.number("temperature"),
+        top_p=reading.number("top_p"),
+        top_k=reading.integer("top_k"),
+        min_p=reading.number("min_p"),
+        warmup_steps=reading.integer("warmup_steps") if reading.given("warmup_steps") else None,
+        facts={"window": window, "generation": generation, "passes": passes},
+    )
+
+
+def _names(high_given: bool) -> dict[str, str]:
+    return {
+        "group_size": "num_generations",
+        "n_updates": "steps_per_generation",
+        "loss": "loss_type",
+        "eps_low": "epsilon",
+        "eps_high": "epsilon_high" if high_given else "epsilon",
+        "aggregation": "loss_type",
+        "kl_loss_coef": "beta",
+        "cap_tokens": "max_completion_length",
+        "context_tokens": "vllm_max_model_length",
+    }
+
+
+def steps_per_generation(reading: Reading) -> int | None:
+    """Return micro-batches per generation as GRPOConfig derives them (one process assumed)."""
+    if reading.value("steps_per_generation") is not None:
+        return reading.integer("steps_per_generation")
+    if reading.value("generation_batch_size") is None:
+        return reading.integer("gradient_accumulation_steps")
+    size = reading.integer("generation_batch_size")
+    per_device = reading.integer("per_device_train_batch_size")
+    ranks = _processes(reading) or 1
+    return size // (per_device * ranks) if size and per_device else None
+
+
+def _processes(reading: Reading) -> int | None:
+    return reading.integer("num_processes") if reading.given("num_processes") else None
+
+
+def _aggregation(loss: str, reading: Reading, updates: float | None) -> str:
+    if loss not in WINDOWED:
+        return AGGREGATIONS.get(loss, loss)
+    if updates is not None and reading.integer("num_iterations") == updates == 1:
+        return "token mean over the update"
+    return "token sum / the generation batch's average tokens per update"
+
+
+def _advantage(reading: Reading) -> str:
+    scale = reading.value("scale_rewards")
+    words = {"True": "group", "False": "none"}.get(str(scale), str(scale))
+    if words == "none":
+        return "group mean only"
+    return f"group mean / ({words} std ddof 1, + 1e-4)"

@@ -1,0 +1,17 @@
+"""All rules: one small function each, grouped by theme; a rule takes a Run and yields findings."""
+
+from collections.abc import Callable, Iterator
+
+from dapolab.check.findings import Finding
+from dapolab.check.rules import batch, clip, filter, known, length, loss, sampling
+from dapolab.check.run import Run
+
+RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
+    *known.RULES,
+    *clip.RULES,
+    *loss.RULES,
+    *length.RULES,
+    *filter.RULES,
+    *batch.RULES,
+    *sampling.RULES,
+)

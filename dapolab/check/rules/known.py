@@ -1,0 +1,271 @@
+"""Keys: unknown to the version, rejected, read by nobody, given twice, or of the wrong type."""
+
+import difflib
+from collections.abc import Iterator
+
+from dapolab.check import keys
+from dapolab.check.findings import Finding
+from dapolab.check.frameworks import dapo06, openrlhf, verl
+from dapolab.check.reading import Setting
+from dapolab.check.run import Run, newer
+
+# Settings that moved: nearest by spelling would mislead.
+MOVED = {
+    "reward_model.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg (enable, len, "
+    "penalty_factor, log) and reward.reward_kwargs.max_resp_len, appended with +",
+    "custom_reward_function.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg and "
+    "reward.reward_kwargs.max_resp_len, appended with +",
+    f"{verl.ACTOR}.use_token_level_loss": f"{verl.ACTOR}.loss_agg_mode=token-mean",
+    "actor_rollout_ref.model.use_liger": "actor_rollout_ref.model.use_liger (append with +)",
+}
+GONE = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer")
+HYDRA_OWN = ("hydra", "--config", "model_engine")
+PROCESS_FLAGS = ("num_processes", "config_file", "config", "num_machines", "main_process_port")
+# Engine sections whose content depends on the chosen engine.
+ENGINE = (".megatron", ".veomni", ".torchtitan", ".automodel")
+
+
+def unknown(run: Run) -> Iterator[Finding]:
+    """Flag: settings that the version does not know."""
+    check = {"verl": _verl, "trl": _trl, "06-dapo": _dapo06, "openrlhf": _openrlhf}.get(
+        run.framework
+    )
+    if check is not None:
+        yield from check(run)
+
+
+def _verl(run: Run) -> Iterator[Finding]:
+    if run.version_text != keys.NEWEST["verl"]:
+        yield from _not_judged(run)
+        return
+    known = set(keys.verl_keys(verl.config_name(run.reading.source)))
+    if verl.is_recipe(run.reading.source):
+        known |= set(verl.RECIPE_KEYS)
+    sections = {key.rpartition(".")[0] for key in known}
+    sections |= {s.rpartition(".")[0] for s in sections}
+    overrides = run.reading.source.form == "overrides"
+    for setting in run.reading.source.settings:
+        if setting.key.startswith(HYDRA_OWN) or "@" in setting.key or "/" in setting.key:
+            continue
+        present = setting.key in known or setting.key in sections
+        gone = next((old for old in GONE if setting.key.startswith(old)), None)
+        if gone and setting.prefix in ("+", "++"):
+            yield _gone(run, setting, gone)
+        elif present and setting.prefix == "+":
+            yield _append_existing(run, setting)
+        elif not present and setting.prefix in ("", "~") and overrides:
+            yield _rejected(run, setting, known)
+        elif not present and not overrides and not _free(setting.key, known):
+            yield _nobody_reads(run, setting, known)
+        elif not present and setting.prefix in ("+", "++"):
+            yield from _near_miss(run, setting, known)
+
+
+def _free(key: str, known: set[str]) -> bool:
+    """Say whether a key lies in a section that has no fixed content."""
+    parents = [key.rsplit(".", n)[0] for n in range(1, key.count(".") + 1)]
+    return any(parent in known for parent in parents) or any(part in key for part in ENGINE)
+
+
+def _gone(run: Run, setting: Setting, old: str) -> Finding:
+    return run.finding(
+        "key-ignored",
+        "warning",
+        setting.key,
+        f"+{setting.key} is accepted and read by nobody in verl {run.version_text}: no overlong "
+        "penalty",
+        suggestion=MOVED[old],
+        source="verl 0.9.1 experimental/reward_loop/reward_loop.py:39-91 moves reward_kwargs alone",
+    )
+
+
+def _append_existing(run: Run, setting: Setting) -> Finding:
+    return run.finding(
+        "key-append-existing",
+        "error",
+        setting.key,
+        f"+{setting.key} appends a key that verl {run.version_text} already has: Hydra refuses",
+        suggestion=f"{setting.key}=… without the +",
+        source="hydra-core: 'Could not append to config'",
+    )
+
+
+def _rejected(run: Run, setting: Setting, known: set[str]) -> Finding:
+    moved = next((new for old, new in MOVED.items() if setting.key.startswith(old)), None)
+    return run.finding(
+        "key-rejected",
+        "error",
+        setting.key,
+        f"verl {run.version_text} has no {setting.key}: Hydra refuses to start",
+        suggestion=moved or f"nearest: {nearest(setting.key, known)}",
+        source=f"verl {keys.NEWEST['verl']} composed by hydra (keys/verl-0.9.1.json)",
+    )
+
+
+def _nobody_reads(run: Run, setting: Setting, known: set[str]) -> Finding:
+    parent = setting.key.rpartition(".")[0]
+    checked = f"{parent}._target_" in known
+    moved = next((new for old, new in MOVED.items() if setting.key.startswith(old)), None)
+    effect = "its section's dataclass refuses it" if checked else "nobody reads it"
+    return run.finding(
+        "key-rejected" if checked else "key-ignored",
+        "error" if checked else "warning",
+        setting.key,
+        f"verl {run.version_text} has no {setting.key}: {effect}",
+        suggestion=moved or f"nearest: {nearest(setting.key, known)}",
+        source=f"verl {keys.NEWEST['verl']} composed by hydra (keys/verl-0.9.1.json)",
+        certain=checked,
+    )
+
+
+def _near_miss(run: Run, setting: Setting, known: set[str]) -> Iterator[Finding]:
+    parent, _, leaf = setting.key.rpartition(".")
+    siblings = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == parent]
+    close = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.85)
+    if close:
+        yield run.finding(
+            "key-near-miss",
+            "warning",
+            setting.key,
+            f"+{setting.key} adds a new key; {parent}.{close[0]} keeps its value",
+            suggestion=f"{parent}.{close[0]}, without the +",
+            source="RLinf#316: the other spelling is swallowed silently",
+            certain=False,
+        )
+
+
+def _not_judged(run: Run) -> Iterator[Finding]:
+    newest = keys.NEWEST[run.framework]
+    yield run.finding(
+        "keys-not-judged",
+        "note",
+        "version",
+        f"which keys {run.framework} {run.version_text} knows was not checked: the table here is "
+        f"that of {newest}",
+        source=f"keys/{run.framework}-{newest}.json",
+    )
+
+
+def _trl(run: Run) -> Iterator[Finding]:
+    if run.version_text != keys.NEWEST["trl"]:
+        yield from _not_judged(run)
+        return
+    stored = keys.table("trl")
+    known = set(stored["keys"])
+    if run.reading.source.form in ("yaml", "arguments"):
+        known |= set(stored["command_only"]) | set(PROCESS_FLAGS)
+    for setting in run.reading.source.settings:
+        top = setting.key.partition(".")[0]
+        if top in known or (run.reading.source.form == "yaml" and top == "env"):
+            continue
+        negated = top.removeprefix("no_")
+        if negated in known and run.reading.source.form == "arguments":
+            continue
+        yield run.finding(
+            "key-rejected",
+            "error",
+            setting.key,
+            f"TRL {run.version_text} has no {setting.key}: "
+            + ("TypeError" if run.reading.source.form in ("python", "json") else "ValueError"),
+            suggestion=f"nearest: {nearest(setting.key, known)}",
+            source=f"TRL {keys.NEWEST['trl']} GRPOConfig (keys/trl-1.16.0.json)",
+        )
+
+
+def _dapo06(run: Run) -> Iterator[Finding]:
+    for setting in run.reading.source.settings:
+        if setting.key not in dapo06.DEFAULTS:
+            yield run.finding(
+                "key-rejected",
+                "error",
+                setting.key,
+                f"06-dapo's train.py has no --{setting.key.replace('_', '-')}: argparse refuses",
+                suggestion="nearest: --"
+                + nearest(setting.key, set(dapo06.DEFAULTS)).replace("_", "-"),
+                source="agentic-rl-lab 06-dapo/train.py:431-622 (5fc44d8)",
+            )
+
+
+def _openrlhf(run: Run) -> Iterator[Finding]:
+    flat = [s for s in run.reading.source.settings if s.key in openrlhf.FLAT]
+    if not newer(run.version_text, openrlhf.DOTTED_SINCE):
+        yield from _not_judged(run)
+        return
+    if flat:
+        first = flat[0]
+        yield run.finding(
+            "keys-old-style",
+            "error",
+            first.key,
+            f"{len(flat)} flat arguments of earlier releases, first --{first.key}: OpenRLHF "
+            f"{run.version_text} takes dotted ones and refuses these",
+            suggestion=f"--{openrlhf.FLAT[first.key]}, or name the release: --version 0.8",
+            source="OpenRLHF 0.11.2 cli/train_ppo_ray.py (keys/openrlhf-0.11.2.json)",
+        )
+        return
+    known = set(keys.table("openrlhf")["keys"])
+    for setting in run.reading.source.settings:
+        if setting.key not in known:
+            yield run.finding(
+                "key-rejected",
+                "error",
+                setting.key,
+                f"OpenRLHF {run.version_text} has no --{setting.key}: argparse refuses",
+                suggestion=f"nearest: --{nearest(setting.key, known)}",
+                source="OpenRLHF 0.11.2 cli/train_ppo_ray.py (keys/openrlhf-0.11.2.json)",
+            )
+
+
+def twice(run: Run) -> Iterator[Finding]:
+    """Flag: one setting given twice with different values: the last one wins."""
+    first: dict[str, Setting] = {}
+    for setting in run.reading.source.settings:
+        before = first.setdefault(setting.key, setting)
+        if before is not setting and before.value != setting.value:
+            yield run.finding(
+                "key-twice",
+                "warning",
+                setting.key,
+                f"set in line {before.line} and again in line {setting.line}: the last one wins",
+                suggestion="keep one",
+                source="Hydra, argparse and YAML take the last value",
+            )
+
+
+def wrong_type(run: Run) -> Iterator[Finding]:
+    """Flag: a word where a number is read."""
+    for key, (setting, what) in run.reading.expected.items():
+        yield run.finding(
+            "value-type",
+            "error",
+            key,
+            f"{str(setting.value)[:40]!r} is not {what}",
+            suggestion=f"write {what}",
+            source="the setting's type in the framework's defaults",
+        )
+
+
+def unresolved(run: Run) -> Iterator[Finding]:
+    """Flag: settings whose value the file alone does not tell."""
+    for key, setting in run.reading.unresolved.items():
+        reason = getattr(setting.value, "reason", "")
+        yield run.finding(
+            "value-unknown",
+            "note",
+            key,
+            f"its value is not in the file ({reason[:60]}): what depends on it was not checked",
+            suggestion="check again with the value written out",
+            source="the file is read, never run",
+        )
+
+
+def nearest(key: str, known: set[str]) -> str:
+    """Return the known key that looks most like ``key``, its last part weighing most."""
+    leaf = key.rpartition(".")[2]
+    same = sorted(k for k in known if k.rpartition(".")[2] == leaf)
+    pool = same or sorted(k for k in known if not k.endswith("_target_"))
+    close = difflib.get_close_matches(key, pool, n=1, cutoff=0.0)
+    return close[0] if close else ""
+
+
+RULES = (unknown, twice, wrong_type, unresolved)
