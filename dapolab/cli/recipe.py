@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     lengths = options.lengths or LENGTHS
     groups = options.groups or (GROUPS if len(lengths) == len(GROUPS) else (0,) * len(lengths))
     recipes = [find(name) for name in options.names]
-    found = differences(*recipes) if len(recipes) == 2 else None
+    found = differences(*recipes, lengths=lengths, groups=groups) if len(recipes) == 2 else None
     if options.json:
         shown = recipes or ALL.values()
         body = {
@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> None:
         }
         emit_json("recipe", seed=None, body=body)
     elif found is not None:
-        _print_differences(recipes[0], recipes[1], found)
+        _print_differences(recipes[0], recipes[1], found, lengths=lengths)
     elif recipes:
-        _print_recipe(recipes[0], lengths, groups)
+        _print_recipe(recipes[0], _weight_rows(recipes[0], lengths, groups))
     else:
         _print_list(ALL.values())
 
@@ -150,7 +150,7 @@ def _print_list(recipes: Iterable[Recipe]) -> None:
     )
 
 
-def _print_recipe(recipe: Recipe, lengths: Sequence[int], groups: Sequence[int]) -> None:
+def _print_recipe(recipe: Recipe, rows: Sequence[tuple[int, int, float, float]]) -> None:
     from rich.text import Text
 
     from dapolab.recipes.differences import settings
@@ -164,7 +164,7 @@ def _print_recipe(recipe: Recipe, lengths: Sequence[int], groups: Sequence[int])
     for line in _batch_lines(recipe):
         _print_indented(line)
     out.print(Text("\nweight of one token, at ratio 1 and advantage 1", style="bold"))
-    out.print(_weight_table(_weight_rows(recipe, lengths, groups)))
+    out.print(_weight_table(rows))
     out.print(Text("\ndefaults", style="bold"))
     out.print(_pairs(settings(recipe).items()))
     print_notes(out, "sources", recipe.source)
@@ -224,7 +224,7 @@ def _weight_table(rows: Sequence[tuple[int, int, float, float]]) -> Any:
     return table
 
 
-def _print_differences(a: Recipe, b: Recipe, found: Differences) -> None:
+def _print_differences(a: Recipe, b: Recipe, found: Differences, *, lengths: Sequence[int]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -246,7 +246,8 @@ def _print_differences(a: Recipe, b: Recipe, found: Differences) -> None:
     if not found.numbers:
         print_lines(out, ("", "In numbers on the example they do not differ."))
         return
-    out.print(Text("\nin numbers: answers of 10, 100 | 1,000 tokens, two prompts", style="bold"))
+    shown = ", ".join(f"{n:,}" for n in lengths)
+    out.print(Text(f"\nin numbers: an update of answers of {shown} tokens", style="bold"))
     figures = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     figures.add_column("")
     for head in (a.id, b.id, "ratio"):
@@ -260,7 +261,7 @@ def _print_differences(a: Recipe, b: Recipe, found: Differences) -> None:
 
 _MEANINGS = {
     ", alone": "alone: each answer is a micro-batch of its own",
-    "one masked": "one masked: a fully masked answer beside the three",
+    "one masked": "one masked: one more answer, fully masked",
     "2 of 8 steps": "2 of 8 steps: an update takes 2 of the generation batch's 8 micro-steps",
     "gradient factor": "gradient factor: of one token's policy gradient; 1 is plain, 0 is clipped "
     "(old probability 0.5)",

@@ -1,13 +1,13 @@
 """Where two recipes differ: setting by setting, and in numbers on one example."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dapolab.recipes.example import GROUPS, LENGTHS, REWARDS, advantages, penalty_at
 from dapolab.recipes.recipe import Recipe
 from dapolab.recipes.slopes import slope
-from dapolab.recipes.weights import weights
+from dapolab.recipes.weights import Update, update_of, weights
 from dapolab.scenario.aggregation import GenerationWindow
 from dapolab.scenario.objective import Objective
 
@@ -46,16 +46,31 @@ class Differences:
     numbers: tuple[NumberDifference, ...]
 
 
-def differences(a: Recipe, b: Recipe) -> Differences:
+def differences(
+    a: Recipe, b: Recipe, *, lengths: Sequence[int] = LENGTHS, groups: Sequence[int] = GROUPS
+) -> Differences:
     """Compare two recipes.
 
-    Settings are those of objective, collector and batch. The numbers are of one example: responses
-    of 10 and 100 tokens of one prompt and 1,000 of another, whole and in micro-batches of one; a
-    group of eight with one right answer, rewards ±1; single ratios; lengths at and past the cap.
-    Only what differs is returned.
+    Settings are those of objective, collector and batch. The numbers are of one example: token
+    weights of an update, whole and in micro-batches of one; a group of eight with one right answer,
+    rewards ±1; single ratios; lengths at and past the cap. Only what differs is returned.
+
+    Parameters
+    ----------
+    a, b
+        The recipes.
+    lengths, groups
+        Tokens and prompt of each response of the update; default 10 and 100 tokens of one prompt
+        and 1,000 of another.
+
+    Raises
+    ------
+    ConfigError
+        Lengths and groups make no update; see ``weights``.
     """
     changed = _changed_settings(settings(a), settings(b))
-    numbers_a, numbers_b = dict(_numbers(a, b)), dict(_numbers(b, a))
+    update = update_of(lengths, groups=groups)
+    numbers_a, numbers_b = dict(_numbers(a, b, update)), dict(_numbers(b, a, update))
     numbers = tuple(
         NumberDifference(name, value, numbers_b[name])
         for name, value in numbers_a.items()
@@ -122,16 +137,13 @@ def _word(value: object) -> str:
 # ---------------------------------------------------------------------------- numbers
 
 
-def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]]:
+def _numbers(recipe: Recipe, other: Recipe, update: Update) -> Iterator[tuple[str, float | None]]:
     """Yield the quantities that make sense for the pair, in one order for both."""
     objective = recipe.objective
-    yield from _weights(objective)
+    yield from _weights(objective, update)
     if _has_window(objective) or _has_window(other.objective):
-        halved = _with_window(objective)
-        yield (
-            "token weight, n 100, 2 of 8 steps",
-            weights(halved, LENGTHS, groups=GROUPS)[1],
-        )
+        part = weights(_with_window(objective), update.lengths, groups=update.groups)
+        yield f"{_labels(update)[0]}, 2 of 8 steps", part[0]
     group = advantages(objective.advantage, REWARDS)
     yield "A of the right one, 1 right of 8", None if group is None else group[0]
     yield "A of a wrong one, 1 right of 8", None if group is None else group[1]
@@ -141,15 +153,23 @@ def _numbers(recipe: Recipe, other: Recipe) -> Iterator[tuple[str, float | None]
     yield from _penalties(objective, other.objective)
 
 
-def _weights(objective: Objective) -> Iterator[tuple[str, float]]:
-    whole = weights(objective, LENGTHS, groups=GROUPS)
-    for n, weight in zip(LENGTHS, whole, strict=True):
-        yield f"token weight, n {n:,}", weight
-    micro = weights(objective, LENGTHS, groups=GROUPS, micro_rows=1)
-    for n, weight in zip(LENGTHS, micro, strict=True):
-        yield f"token weight, n {n:,}, alone", weight
-    masked = weights(objective, (*LENGTHS, 0), groups=(*GROUPS, 1))
-    yield "token weight, n 100, one masked", masked[1]
+def _weights(objective: Objective, update: Update) -> Iterator[tuple[str, float]]:
+    lengths, groups = update.lengths, update.groups
+    labels = _labels(update)
+    yield from zip(labels, weights(objective, lengths, groups=groups), strict=True)
+    alone = weights(objective, lengths, groups=groups, micro_rows=1)
+    yield from zip((f"{label}, alone" for label in labels), alone, strict=True)
+    masked = weights(objective, (*lengths, 0), groups=(*groups, groups[-1]))
+    yield f"{labels[0]}, one masked", masked[0]
+
+
+def _labels(update: Update) -> list[str]:
+    """Name the responses by length, and by position where a length comes twice."""
+    repeated = len(set(update.lengths)) < update.n
+    return [
+        f"token weight, n {n:,}" + (f", response {i}" if repeated else "")
+        for i, n in enumerate(update.lengths)
+    ]
 
 
 def _has_window(objective: Objective) -> bool:
