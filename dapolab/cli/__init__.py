@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "theory": "the closed forms beside the simulator",
     "sweep": "a grid of scenarios; runs only what is missing",
     "recipe": "what a framework's loss really is, by version",
+    "check": "your training config: what does nothing or harms",
     "bench": "speed of this installation, as ratios",
 }
 FIRST = """\
