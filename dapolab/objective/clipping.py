@@ -38,13 +38,19 @@ _KL_FLOOR = 1e-8
 
 @dataclass(frozen=True)
 class Tokens:
-    """Clean inputs of a surrogate: 0 outside the mask, shapes (..., N, T) or (..., N, 1)."""
+    """Inputs of a surrogate, 0 outside the mask; shapes (..., N, T) or (..., N, 1)."""
 
-    logp: Tensor
+    raw_logp: Tensor
+    """Not clean yet: most surrogates only read the ratio."""
     log_ratio: Tensor | None
     """Current less old; None where the surrogate reads no old policy."""
     advantages: Tensor
     mask: Tensor
+
+    @property
+    def logp(self) -> Tensor:
+        """Clean log π of the current policy."""
+        return keep_valid(self.raw_logp, mask=self.mask)
 
     def ratio_of(self, clip: Clip) -> Tensor:
         """Return log r, clamped where the clip asks for it."""
@@ -210,7 +216,7 @@ def sapo_tau(advantages: Tensor, clip: SapoClip) -> Tensor:
 def weight_without_gradient(tokens: Tokens, clip: CispoClip | VespoClip | GpgClip) -> Tensor:
     """Return the factor of A·log π that carries no gradient."""
     if isinstance(clip, GpgClip):
-        return torch.ones_like(tokens.logp)
+        return torch.ones_like(tokens.advantages)
     log_ratio = tokens.ratio_of(clip).detach()
     if isinstance(clip, CispoClip):
         return log_ratio.exp().clamp(*cispo_bounds(clip))
@@ -266,7 +272,7 @@ def clean_tokens(logp: Tensor, *, old: Tensor | None, advantages: Tensor, mask: 
     per_row = advantages.shape[-1] == 1 and mask.shape[-1] != 1
     advantage_mask = mask.sum(dim=-1, keepdim=True) if per_row else mask
     return Tokens(
-        logp=keep_valid(logp, mask=mask),
+        raw_logp=logp,
         log_ratio=None if old is None else keep_valid(logp - old.detach(), mask=mask),
         advantages=keep_valid(advantages, mask=advantage_mask).detach(),
         mask=mask,

@@ -142,9 +142,9 @@ def _within(tokens: Tokens, clip: Clip) -> Tensor:
     """Return 1 where log r is within its clamp, else 0."""
     bound = getattr(clip, "log_ratio_clamp", None)
     if bound is None or tokens.log_ratio is None:
-        return torch.ones_like(tokens.logp)
+        return torch.ones_like(tokens.raw_logp)
     inside: Tensor = tokens.log_ratio.abs() <= bound
-    return inside.to(tokens.logp.dtype)
+    return inside.to(tokens.raw_logp.dtype)
 
 
 def _dppo_slope(tokens: Tokens, clip: DppoTvClip | DppoKlClip, inside: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ from dapolab.scenario import (
     GspoClip,
     LuspoClip,
     PpoClip,
+    VespoClip,
 )
 
 QUANTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99, "p999": 0.999}
@@ -53,21 +54,17 @@ class _Shares:
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
-        self.n_tokens = mask.sum(dim=(-2, -1))
-        self.per_token = inverse(self.n_tokens)
         self.per_row = mask.sum(dim=-1, keepdim=True)
+        self.n_tokens = self.per_row.sum(dim=(-2, -1))
+        self.per_token = inverse(self.n_tokens)
 
-    def count(self, where: Tensor) -> Tensor:
-        """Count tokens; ``where`` is (..., N, T), or (..., N, 1) for whole responses."""
-        if where.shape[-1] == 1 != self.mask.shape[-1]:
-            return self.per_row.masked_fill(~where, 0.0).sum(dim=(-2, -1))
-        return (self.mask * where).sum(dim=(-2, -1))
+    def total(self, values: Tensor) -> Tensor:
+        """Sum clean values (or count what is True), one a token or one a response."""
+        one_a_row = values.shape[-1] == 1 != self.mask.shape[-1]
+        return (values * (self.per_row if one_a_row else self.mask)).sum(dim=(-2, -1))
 
-    def of(self, where: Tensor) -> Tensor:
-        return self.count(where) * self.per_token
-
-    def mean(self, clean: Tensor) -> Tensor:
-        return (clean * self.mask).sum(dim=(-2, -1)) * self.per_token
+    def mean(self, values: Tensor) -> Tensor:
+        return self.total(values) * self.per_token
 
 
 @torch.no_grad()
@@ -99,7 +96,7 @@ def update_metrics(
         "update/tokens": shares.n_tokens,
         "update/responses": (shares.per_row > 0).sum(dim=(-2, -1)),
         "update/is_empty": shares.n_tokens == 0,
-        "update/zero_advantage_share": shares.of(tokens.advantages == 0),
+        "update/zero_advantage_share": shares.mean(tokens.advantages == 0),
     }
     out |= _clip_metrics(tokens, clip, shares, correction, chosen)
     if tokens.log_ratio is not None:
@@ -107,7 +104,7 @@ def update_metrics(
     if batch.ref_logp is not None:
         d = keep_valid(batch.logp - batch.ref_logp, mask=tokens.mask)
         out["kl/ref_k1"] = shares.mean(d)
-        out["kl/ref_k3"] = shares.mean(torch.expm1(-d)) + out["kl/ref_k1"]
+        out["kl/ref_k3"] = shares.mean((-d).exp() - 1.0) + out["kl/ref_k1"]
     if batch.entropy is not None:
         out["entropy/token_mean"] = shares.mean(keep_valid(batch.entropy, mask=tokens.mask))
     out |= _sampler_metrics(batch, shares, correction)
@@ -125,35 +122,44 @@ def _clip_metrics(
     correction: Correction | None,
     chosen: Tensor | None,
 ) -> dict[str, Tensor]:
-    upper, lower, dual = clip_counts(tokens, clip)
-    stopped = upper | lower | dual
-    if isinstance(clip, CispoClip):
-        stopped = torch.zeros_like(stopped)  # CISPO bounds the weight and keeps the gradient
-    if isinstance(clip, ClipCov) and chosen is not None:
-        stopped = stopped | chosen
-    active = ~stopped & (tokens.advantages != 0)
-    if correction is not None:
-        active = active & (correction.weight != 0)
+    sides = clip_counts(tokens, clip)
+    counts = [shares.total(side) for side in sides]
     out = {
-        "clip/upper_share": shares.of(upper),
-        "clip/lower_share": shares.of(lower),
-        "clip/dual_share": shares.of(dual),
-        "clip/active_tokens": shares.count(active),
+        f"clip/{name}_share": count * shares.per_token
+        for name, count in zip(("upper", "lower", "dual"), counts, strict=True)
     }
     if chosen is not None:
-        out["clip/covariance_share"] = shares.of(chosen)
+        out["clip/covariance_share"] = shares.mean(chosen)
+    if isinstance(clip, CispoClip):
+        sides, counts = (), []  # CISPO bounds the weight and keeps the gradient
+    learns = tokens.advantages != 0
+    bound = getattr(clip, "log_ratio_clamp", None)
+    if correction is None and chosen is None and bound is None:
+        # The three sides exclude each other and A = 0, so that counts will do.
+        out["clip/active_tokens"] = shares.total(learns) - sum(counts)
+        return out
+    for side in sides:
+        learns = learns & ~side
+    if correction is not None:
+        learns = learns & (correction.weight != 0)
+    if isinstance(clip, ClipCov) and chosen is not None:
+        learns = learns & ~chosen
+    if bound is not None and not isinstance(clip, (CispoClip, VespoClip)):
+        learns = learns & (tokens.ratio_of(clip).abs() < bound)
+    out["clip/active_tokens"] = shares.total(learns)
     return out
 
 
-def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor, Tensor]:
+def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, ...]:
     """Say which tokens are clipped above, below, and by the dual clip; strictly beyond a bound.
 
     For CISPO above and below are those of the weight, whatever the sign of A; for DPPO they are the
-    masked tokens with A > 0 and A ≤ 0, and the cap counts as dual (verl core_algos.py:1379-1457).
+    masked tokens with A > 0 and A < 0, and the cap counts as dual (verl core_algos.py:1379-1457).
     Surrogates without a bound give False everywhere.
     """
     A = tokens.advantages
     positive, negative = A > 0, A < 0
+    inf = math.inf
     match clip:
         case PpoClip() | ClipCov() | GspoClip() | LuspoClip():
             if isinstance(clip, (GspoClip, LuspoClip)):
@@ -161,44 +167,51 @@ def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, Tensor, Tensor]:
             else:
                 log_ratio = tokens.ratio_of(clip)
             bottom, top = (bound.log() for bound in ratio_bounds(clip, A))
-            above = log_ratio > top
-            return above & positive, (log_ratio < bottom) & negative, above & negative
+            return _beyond(log_ratio, bottom, top, positive, negative)
         case GmpoClip():
             bottom, top = gmpo_bounds(clip, A)
-            log_ratio = tokens.ratio_of(clip)
-            upper = (log_ratio > top) & positive
-            return upper, (log_ratio < bottom) & negative, torch.zeros_like(upper)
+            return _beyond(tokens.ratio_of(clip), bottom, top, positive, negative)
         case CispoClip():
             ratio = tokens.ratio_of(clip).exp()
             low, high = cispo_bounds(clip)
             valid = tokens.mask != 0
-            upper = (ratio > high) & valid
-            return upper, (ratio < low) & valid, torch.zeros_like(upper)
+            return (ratio > high) & valid, (ratio < low) & valid, torch.zeros_like(valid)
         case DppoTvClip() | DppoKlClip():
             out = ~dppo_keep(tokens, clip)
-            cap = math.inf if clip.cap is None else clip.cap
-            return out & positive, out & ~positive, ~out & (tokens.ratio_of(clip).exp() > cap)
+            capped = tokens.ratio_of(clip).exp() > (inf if clip.cap is None else clip.cap)
+            return out & positive, out & negative, ~out & capped
         case _:
             none = torch.zeros_like(positive)
             return none, none, none
+
+
+def _beyond(
+    log_ratio: Tensor, bottom: Tensor, top: Tensor, positive: Tensor, negative: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compare with one threshold a sign: few bounds are moved out of reach, not many tokens."""
+    inf = math.inf
+    bottom = torch.where(negative, bottom, -inf)
+    return (
+        log_ratio > torch.where(positive, top, inf),
+        log_ratio < bottom,
+        log_ratio > torch.where(negative, top, inf),
+    )
 
 
 # ---------------------------------------------------------------------------- ratios
 
 
 def _ratio_metrics(log_ratio: Tensor, shares: _Shares) -> dict[str, Tensor]:
-    excess = shares.mean(torch.expm1(log_ratio))
-    k1 = -shares.mean(log_ratio)
-    valid = shares.mask != 0
-    lowest = log_ratio.masked_fill(~valid, math.inf).amin(dim=(-2, -1))
-    highest = log_ratio.masked_fill(~valid, -math.inf).amax(dim=(-2, -1))
-    empty = shares.n_tokens == 0
+    mean = shares.mean(log_ratio)
+    excess = shares.mean(log_ratio.exp() - 1.0)
+    # The mean lies between the extremes, so it may stand where there is no token.
+    inside = torch.where(shares.mask != 0, log_ratio, mean[..., None, None])
     out = {
         "ratio/mean": excess + 1.0,
-        "ratio/min": lowest.masked_fill(empty, 0.0).exp(),
-        "ratio/max": highest.masked_fill(empty, 0.0).exp(),
-        "kl/old_k1": k1,
-        "kl/old_k3": excess + k1,
+        "ratio/min": inside.amin(dim=(-2, -1)).exp(),
+        "ratio/max": inside.amax(dim=(-2, -1)).exp(),
+        "kl/old_k1": -mean,
+        "kl/old_k3": excess - mean,
     }
     tails = sampled_quantiles(log_ratio, mask=shares.mask, levels=tuple(QUANTILES.values()))
     for name, tail in zip(QUANTILES, tails.unbind(-1), strict=True):
@@ -233,24 +246,25 @@ def _sampler_metrics(
     batch: Batch, shares: _Shares, correction: Correction | None
 ) -> dict[str, Tensor]:
     if correction is not None:
-        d, weight = correction.log_ratio, correction.weight
+        d = correction.log_ratio * (shares.mask != 0)
+        ratio, weight = d.exp(), correction.weight
     elif batch.sampler_logp is not None and batch.old_logp is not None:
         d = keep_valid(batch.old_logp - batch.sampler_logp, mask=shares.mask)
-        weight = d.exp()
+        ratio = weight = d.exp()
     else:
         return {}
-    d = keep_valid(d, mask=shares.mask)
-    weight = weight.expand(d.shape)
-    mean_d = shares.mean(d)
+    mean_d, mean_weight = shares.mean(d), shares.mean(weight)
+    mean_ratio = mean_weight if correction is None else shares.mean(ratio)
+    smallest, largest = d.amin(dim=(-2, -1)), d.amax(dim=(-2, -1))
     out = {
         "sampler/k1": -mean_d,
-        "sampler/k3": shares.mean(torch.expm1(d)) - mean_d,
-        "sampler/max_abs_log_ratio": d.abs().amax(dim=(-2, -1)),
-        "sampler/ess_share": shares.mean(weight).square() * inverse(shares.mean(weight.square())),
+        "sampler/k3": (mean_ratio - 1.0 - mean_d) * (shares.n_tokens > 0),
+        "sampler/max_abs_log_ratio": torch.maximum(-smallest, largest),
+        "sampler/ess_share": mean_weight.square() * inverse(shares.mean(weight * weight)),
     }
     if correction is not None:
-        out["sampler/truncated_share"] = shares.of(correction.bounded)
-        out["sampler/rejected_share"] = shares.of(~correction.keep)
+        out["sampler/truncated_share"] = shares.mean(correction.bounded)
+        out["sampler/rejected_share"] = shares.mean(~correction.keep)
     return out
 
 
