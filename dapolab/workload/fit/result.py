@@ -157,6 +157,9 @@ def to_toml(result: FittedWorkload, *, draws_file: str | None = None) -> str:
     ]
     lines += [f"# Warning: {text}" for text in result.warnings]
     lines += [f"# Not identified: {name} ({why})" for name, why in result.not_identified]
+    for name, what in (("median_tokens", "Lengths"), ("mean_logit", "Pass rates")):
+        if name not in result.estimates:
+            lines.append(f"# {what} are not in the data: defaults stand in, or set them yourself.")
     lines += [
         f"# Held out: {g.quantity} observed {g.observed:.4g}, predicted {g.predicted:.4g} "
         f"{g.unit}: {g.verdict} (tolerance {g.tolerance:.3g})"
