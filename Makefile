@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+JUDGES ?= .venv-conformance
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 
-.PHONY: lab test check bench figures clean
+.PHONY: lab test check conformance bench figures clean
 
 $(VENV)/.core: pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
@@ -28,8 +29,19 @@ check: $(VENV)/.test  ## style, types, architecture
 test: check  ## everything that gates a change
 	$(BIN)/python -m pytest -n 2
 
+$(JUDGES)/.ready: requirements/conformance.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)) and "make conformance needs Python 3.11 or 3.12 (verl 0.9.1 and TRL 1.16.0 run there); set PYTHON=")'
+	@test -x $(JUDGES)/bin/python || $(PYTHON) -m venv $(JUDGES)
+	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check -r requirements/conformance.txt
+	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps verl==0.9.1
+	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+conformance: $(JUDGES)/.ready  ## the objective judged by the real verl and TRL, in their own environment
+	$(JUDGES)/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance
+
 bench: $(VENV)/.test  ## speed ratios, each measured in one run
 	$(BIN)/dapolab bench
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(JUDGES) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

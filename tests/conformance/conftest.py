@@ -1,0 +1,52 @@
+"""One thread, silent judges, and the count of distinct cells at the end of the session."""
+
+import logging
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+# Set before the judges import ray, transformers and verl.
+os.environ.update(
+    VERL_LOGGING_LEVEL="ERROR",
+    HF_HUB_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+)
+
+with warnings.catch_warnings():
+    # Imported here once: what they warn of on import (absent engines) is not ours to judge.
+    warnings.simplefilter("ignore")
+    import judges_trl  # noqa: F401
+    import judges_verl  # noqa: F401
+    import torch
+
+logging.disable(logging.WARNING)
+torch.set_num_threads(1)
+
+Cell = tuple[str, str, str, str]
+
+
+@pytest.fixture
+def cell(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Note a cell (loss, aggregation, advantage, structure) as judged."""
+
+    def note(*, loss: str, aggregation: str, advantage: str, structure: str) -> None:
+        record_property("cell", (loss, aggregation, advantage, structure))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many distinct cells agree: cells, not draws, and only of tests that passed."""
+    cells: set[Cell] = set()
+    for report in terminalreporter.stats.get("passed", ()):
+        cells |= {tuple(value) for name, value in report.user_properties if name == "cell"}
+    by_judge = Counter(loss.split(":")[0] for loss, *_ in cells)
+    shares = ", ".join(f"{judge} {n}" for judge, n in sorted(by_judge.items()))
+    terminalreporter.write_line(
+        f"conformance: {len(cells)} distinct cells (loss × aggregation × advantage × structure) "
+        f"agree with the real packages ({shares or 'none'})"
+    )
