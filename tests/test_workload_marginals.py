@@ -86,7 +86,7 @@ def test_survival_at_the_cap_is_zero_and_just_below_is_the_truncated_share():
     law = marginals(JOINT, group_size=G, cap_tokens=CAP)
     assert law.survival(CAP) == 0.0
     assert law.survival(CAP - 1e-9) >= law.truncated_share
-    assert law.survival(0) == 1.0
+    assert float(law.survival(0)) == pytest.approx(1.0, abs=1e-12)
     assert survival(JOINT, cap_tokens=CAP)(np.array([500.0, CAP])).shape == (2,)
     conditional = law.conditional_survival([500, CAP])
     assert conditional.shape == (len(law.weight_N), 2)
@@ -184,11 +184,22 @@ def test_unusable_replays_say_what_to_do(tmp_path, rows, group_size, cap, line):
 
 
 def test_replay_of_a_missing_or_foreign_file_is_a_config_error(tmp_path):
-    for name in ("none.csv", "none.txt"):
-        with pytest.raises(ConfigError, match=name):
-            PromptStream(
-                ReplayWorkload(file=str(tmp_path / name)), group_size=2, cap_tokens=9, seed=0
-            )
+    foreign = tmp_path / "foreign.csv"
+    foreign.write_text("colour,taste\nred,sweet\n")
+    for file in (tmp_path / "none.csv", foreign):
+        with pytest.raises(ConfigError, match=file.name):
+            PromptStream(ReplayWorkload(file=str(file)), group_size=2, cap_tokens=9, seed=0)
+
+
+def test_replay_reads_the_public_sets_as_they_are(shared_data):
+    workload = ReplayWorkload(
+        file=str(shared_data / "cot_loop_qwen3_1p7b" / "gpqa_n10_lengths.csv")
+    )
+    law = marginals(workload, group_size=8, cap_tokens=30000)
+    groups = PromptStream(workload, group_size=8, cap_tokens=30000, seed=0).draw(0, 48 * 100)
+    q = (groups.correct_PG.any(axis=1) & ~groups.correct_PG.all(axis=1)).mean()
+    assert abs(q - law.mixed_probability) < 4.5 * np.sqrt(0.25 / 4800)
+    assert law.truncated_share == pytest.approx(34 / 480)
 
 
 def test_level_and_logit_are_correlated_as_told():

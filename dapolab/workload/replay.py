@@ -1,6 +1,5 @@
 """Recorded groups from a table of records, made ready to be drawn without replacement."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,13 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dapolab.records import ReadOptions, read_records
 from dapolab.scenario import ConfigError, ReplayWorkload
-
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".parquet": pd.read_parquet,
-    ".csv": pd.read_csv,
-    ".jsonl": lambda path: pd.read_json(path, lines=True),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +33,9 @@ class RecordedGroups:
 
 
 def load_groups(workload: ReplayWorkload, *, group_size: int, cap_tokens: int) -> RecordedGroups:
-    """Read and check the table of a replay workload.
+    """Read and check the records of a replay workload, in any format that ``dapolab fit`` reads.
 
-    The table needs ``prompt_id, n_tokens, correct``; ``truncated`` is taken as false where absent.
+    The records need ``prompt_id, n_tokens, correct``; ``truncated`` is taken as false where absent.
     Correctness may be missing on truncated rows only, where ``p_correct_if_truncated`` decides.
 
     Raises
@@ -51,7 +45,10 @@ def load_groups(workload: ReplayWorkload, *, group_size: int, cap_tokens: int) -
         responses of some prompt; responses cut below ``cap_tokens``, whose rest is unknown.
     """
     path = Path(workload.file)
-    table = _read(path)
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file (workload.file)")
+    # Which candidates the file holds does not matter to a replay: it draws what is there.
+    table = read_records(path, options=ReadOptions(selection="all")).table
     return group_table(
         table,
         where=str(path),
@@ -59,18 +56,6 @@ def load_groups(workload: ReplayWorkload, *, group_size: int, cap_tokens: int) -
         cap_tokens=cap_tokens,
         p_correct_if_truncated=workload.p_correct_if_truncated,
     )
-
-
-def _read(path: Path) -> pd.DataFrame:
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise ConfigError(f"{path}: a replay file is one of {', '.join(_READERS)}")
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file (workload.file)")
-    try:
-        return reader(path)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path}: cannot be read as {path.suffix[1:]}: {error}") from None
 
 
 def group_table(
