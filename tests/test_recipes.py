@@ -11,12 +11,14 @@ import torch
 from dapolab import recipes
 from dapolab.errors import ConfigError
 from dapolab.objective import Batch, Structure, policy_loss
+from dapolab.objective import advantages as torch_advantages
 from dapolab.recipes import differences, find, formula, slope, weights
 from dapolab.recipes.example import advantages, penalty_at
 from dapolab.rules import keep_group, overlong_penalty
 from dapolab.scenario import aggregation as agg
 from dapolab.scenario import clip as clips
 from dapolab.scenario.advantage import (
+    BatchStdAdvantage,
     GrpoAdvantage,
     LeaveOneOutAdvantage,
     MaxRlAdvantage,
@@ -436,6 +438,37 @@ def test_advantages_of_one_right_of_four():
     assert weighed[:2] == pytest.approx((0.5, -0.5))
     best = advantages(PassAtKAdvantage(eps=0), rewards)
     assert best == pytest.approx((1 / sample, 0, 0, 0))
+
+
+ESTIMATORS = [
+    GrpoAdvantage(ddof=0, eps=1e-8),
+    GrpoAdvantage(ddof=1, eps=1e-4),
+    MeanOnlyAdvantage(),
+    LeaveOneOutAdvantage(),
+    RlooAdvantage(),
+    BatchStdAdvantage(),
+    MaxRlAdvantage(eps=1e-6),
+    OpoAdvantage(),
+    PassAtKAdvantage(),
+]
+
+
+@pytest.mark.parametrize("config", ESTIMATORS, ids=lambda config: config.kind)
+@pytest.mark.parametrize(
+    "rewards", [(1.0, 0.0, 0.0, 1.0), (1.0, -1.0, -1.0, -1.5), (0.25, 0.5), (1.0, 0.0, 0.0)]
+)
+def test_advantages_are_those_of_the_objective(config, rewards):
+    n = len(rewards)
+    lengths = tuple(range(1, n + 1))
+    mask = (torch.arange(n) < torch.tensor(lengths)[:, None]).double()
+    judge = torch_advantages(
+        torch.tensor(rewards, dtype=torch.float64),
+        config,
+        group=torch.zeros(n, dtype=torch.int64),
+        mask=mask,
+    )
+    closed = advantages(config, rewards, lengths=lengths)
+    assert closed == pytest.approx(judge.value.reshape(n, -1)[:, 0].tolist(), rel=1e-12)
 
 
 def test_equal_rewards_have_no_advantage():

@@ -83,6 +83,7 @@ RECIPES: tuple[Recipe, ...] = (
         notes=(
             "overriding clip_ratio alone does nothing: low and high have their own 0.2",
             "rejected tokens stay in the count of tokens (V1 trainer)",
+            "no group filter by default; filter_groups.enable fills as collector verl_v1 does",
         ),
     ),
     verl_recipe(
