@@ -3,7 +3,8 @@
 The rules are those of the design's decode iteration; this docstring fixes what they leave open.
 
 - At a boundary: finishes, aborts, submissions, then evictions (newest admitted first, each to the
-  queue head), then, if the replica evicted nobody, admissions; then the iteration runs.
+  queue head), then, if the replica evicted nobody, admissions; then the iteration runs. Where the
+  evictions leave a clock nothing to run, its boundary starts over at once, with admissions.
 - A response with nothing to prefill decodes in the iteration that admits it. Its prompt counts in
   the context sum K and in the store, whether prefill is charged or not.
 - A later member of a cached group needs only its own generated tokens (after an eviction). While
@@ -15,6 +16,8 @@ The rules are those of the design's decode iteration; this docstring fixes what 
 - A group is in flight on a replica while one of its members holds a slot there.
 - Shared queue: of the replicas at a boundary at this instant (idle ones always are), the one with
   the fewest running responses that can take the head gets it, lowest index on ties, one at a time.
+- A prefill is complete when its own tokens and the group's prompt are; a resumed response whose KV
+  was kept needs a slot of its own replica and nothing else, and is the newest there again.
 - A queued response is aborted at the abort's time, a running one at the first boundary ≥ it. Kept
   KV (decoding responses only) stays stored and can be evicted like any other; where nothing runs
   and the head does not fit, kept KV is evicted until it does.
@@ -297,7 +300,7 @@ def _admit(s, r, i, now):
     s.replica[r, N] += 1
     if s.replica[r, N] > s.replica[r, PEAK_N]:
         s.replica[r, PEAK_N] = s.replica[r, N]
-    if s.response_s[i, ADMIT_S] < 0:
+    if s.response[i, PREEMPTIONS] == 0 and s.response_s[i, ADMIT_S] < 0:
         s.response_s[i, ADMIT_S] = now
     if s.setting[TRACK_GROUPS]:
         s.group[g, N_RUNNING + 3 * r] += 1
@@ -343,7 +346,7 @@ def _begin_decoding(s, r, i, generated):
     finish = s.replica[_clock_of(s, r), TICK] + np.int64(s.response[i, LENGTH]) - generated
     s.response[i, FINISH] = finish
     _heap_push(s, r, (finish << 32) | i)
-    if s.response_s[i, FIRST_S] < 0:
+    if generated == 0:
         s.work[s.setting[FRESH] + r, s.replica[r, N_FRESH]] = i
         s.replica[r, N_FRESH] += 1
 
@@ -485,7 +488,7 @@ def _end_aborted(s, i, now):
     _leave(s, np.int64(s.response[i, GROUP]))
 
 
-@_compiled_cold
+@_compiled
 def _evict_newest(s, r):
     i = s.replica[r, NEWEST]
     s.response[i, PREEMPTIONS] += 1
@@ -495,6 +498,14 @@ def _evict_newest(s, r):
         s.response[i, STATUS] = QUEUED
         _prepend(s, s.setting[N_REPLICAS] if s.setting[SHARED] else r, i)
     _free(s, r, i)
+
+
+@_compiled_cold
+def _evict_surplus(s, r):
+    """Evict the newest until the store fits the capacity."""
+    while s.replica[r, STORE] > s.setting[CAPACITY]:
+        _evict_newest(s, r)
+    s.replica[r, EVICTED] = 1
 
 
 @_compiled
@@ -508,10 +519,8 @@ def _clear(s, r, now):
     s.replica_s[r, PREFILL_NOW_S] = 0.0
     if s.replica[r, ABORTS] >= 0:
         _apply_aborts(s, r, now)
-    if s.setting[TRACK_STORE]:
-        while s.replica[r, STORE] > s.setting[CAPACITY]:
-            _evict_newest(s, r)
-            s.replica[r, EVICTED] = 1
+    if s.setting[TRACK_STORE] and s.replica[r, STORE] > s.setting[CAPACITY]:
+        _evict_surplus(s, r)
 
 
 @_compiled_cold
@@ -581,7 +590,9 @@ def _longest_jump(s, r, tick):
         m = finish - tick
     n = s.replica[r, DECODING]
     if s.setting[TRACK_STORE] and n > 0:
-        m = min(m, (s.setting[CAPACITY] - s.replica[r, STORE]) // n + 1)
+        free = s.setting[CAPACITY] - s.replica[r, STORE]
+        if n * (m - 1) > free:
+            m = free // n + 1
     if s.replica[r, EVICTED]:
         # Nobody was admitted at this boundary because of the eviction; the next one may.
         for q in (r, s.setting[N_REPLICAS]):
