@@ -4,7 +4,6 @@ A file is parsed, never run. Whatever its bytes are, reading ends in a ``Source`
 ``ConfigError``.
 """
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -13,8 +12,9 @@ from typing import Any
 import yaml
 
 from dapolab.check import shell
+from dapolab.check.python_call import read_python
 from dapolab.check.reading import Setting, Source
-from dapolab.check.values import Unknown, Value, read_scalar, split_list
+from dapolab.check.values import Unknown, Value, read_scalar
 from dapolab.errors import ConfigError
 
 MOST_BYTES = 4_000_000
@@ -48,7 +48,7 @@ def read(text: str, *, name: str) -> Source:
 def _by_format(text: str, *, name: str) -> Source:
     suffix = name.lower().rpartition(".")[2]
     if suffix == "py" or (suffix not in ("yaml", "yml", "json", "sh") and "GRPOConfig(" in text):
-        return _python(text, name=name)
+        return read_python(text, name=name)
     if suffix == "json" or (suffix != "sh" and text.lstrip()[:1] == "{"):
         return _json(text, name=name)
     if suffix in ("yaml", "yml") or (suffix != "sh" and _looks_like_yaml(text)):
@@ -236,56 +236,3 @@ def _is_value(text: str) -> bool:
 
 def _word_value(word: shell.Word) -> Value:
     return Unknown(word.unknown) if word.unknown else read_scalar(word.text)
-
-
-# ------------------------------------------------------------------------------------------ Python
-
-
-def _python(text: str, *, name: str) -> Source:
-    """Read the literal keywords of the ``…GRPOConfig(…)`` call with the most of them."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"{name or 'Python'}: broken Python ({error})") from None
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _called(node).endswith("GRPOConfig")
-    ]
-    if not calls:
-        raise ConfigError(f"{name or 'Python'}: no GRPOConfig(…) call found")
-    call = max(calls, key=lambda node: len(node.keywords))
-    settings = tuple(
-        Setting(word.arg, _literal(word.value), word.value.lineno)
-        for word in call.keywords
-        if word.arg
-    )
-    return Source("python", settings, _called(call))
-
-
-def _called(node: ast.Call) -> str:
-    function = node.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _literal(node: ast.expr) -> Value:
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return Unknown("not a plain value")
-    if isinstance(value, tuple):
-        value = list(value)
-    if value is None or isinstance(value, bool | int | float | str | list):
-        return value
-    return Unknown("not a plain value")
-
-
-def split_words(value: Value) -> list[Value]:
-    """Return a list's items, also of a list written as one word."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, str) and value[:1] == "[":
-        return [read_scalar(part) for part in split_list(value[1:-1])]
-    return [value]

@@ -122,11 +122,12 @@ class Run:
     ) -> Finding:
         """Return a finding at a field's setting and line."""
         setting = self.name(at)
-        line = self.reading.line(setting)
-        shown = setting
-        if self.reading.source.form == "arguments" and not setting.startswith("--"):
-            dashed = "." not in setting and self.framework in ("06-dapo", "slime")
-            shown = "--" + (setting.replace("_", "-") if dashed else setting)
+        given = self.reading.setting(setting)
+        line = given.line if given else None
+        shown = given.key if given else setting
+        if self.reading.source.form == "arguments" and not shown.startswith("--"):
+            dashed = "." not in shown and self.framework in ("06-dapo", "slime")
+            shown = "--" + (shown.replace("_", "-") if dashed else shown)
         return Finding(id, severity, certain, shown, line, message, suggestion, source)
 
 

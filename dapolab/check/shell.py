@@ -7,10 +7,10 @@ branch or a loop) becomes an unknown piece of its word.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dapolab.check import arithmetic
+from dapolab.check.shell_words import RawWord, Scanner, piece_length
 
 MARK = "\x00"  # encloses the reason of an unknown piece inside a word
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -47,169 +47,17 @@ def commands(text: str) -> list[list[Word]]:
     """Return the commands that the script would start, in order, each a list of words."""
     scope = _Scope()
     found: list[list[Word]] = []
-    for raw in _raw_commands(text):
+    for raw in Scanner(text.replace(MARK, " ").replace("\r\n", "\n")).commands():
         words = _run(raw, scope)
         if words:
             found.append(words)
     return found
 
 
-# ------------------------------------------------------------------ words, still as they stand
-
-
-@dataclass(frozen=True)
-class _Raw:
-    text: str
-    line: int
-
-
-def _raw_commands(text: str) -> Iterator[list[_Raw]]:
-    scanner = _Scanner(text.replace(MARK, " ").replace("\r\n", "\n"))
-    yield from scanner.commands()
-
-
-class _Scanner:
-    """Cuts the text into words and commands; quotes and expansions stay in the words."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.line = 1
-        self.heredocs: list[str] = []
-
-    def commands(self) -> Iterator[list[_Raw]]:
-        words: list[_Raw] = []
-        while self.at < len(self.text):
-            c = self.text[self.at]
-            if c in " \t":
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.step(2)
-            elif c == "#":
-                self.step(self._until("\n"))
-            elif c in "\n;&|":
-                self._separator(c)
-                if words:
-                    yield words
-                words = []
-            elif c in "<>":
-                self._redirection()
-            elif c in "()" and not words:
-                self.at += 1  # a subshell or the brackets of a function: its words count
-            else:
-                word = self._word()
-                descriptor = word.text.isdigit() and self.text[self.at : self.at + 1] in ("<", ">")
-                words += [] if descriptor else [word]
-        if words:
-            yield words
-
-    def step(self, n: int) -> None:
-        self.line += self.text.count("\n", self.at, self.at + n)
-        self.at += n
-
-    def _until(self, end: str) -> int:
-        found = self.text.find(end, self.at)
-        return (len(self.text) if found < 0 else found) - self.at
-
-    def _separator(self, c: str) -> None:
-        self.step(1)
-        if c == "\n" and self.heredocs:
-            for tag in self.heredocs:
-                self._skip_heredoc(tag)
-            self.heredocs = []
-
-    def _skip_heredoc(self, tag: str) -> None:
-        while self.at < len(self.text):
-            line = self.text[self.at : self.at + self._until("\n")]
-            self.step(min(len(line) + 1, len(self.text) - self.at))
-            if line.strip() == tag:
-                return
-
-    def _redirection(self) -> None:
-        sign = re.compile(r"<<<|<<-?|>>|[<>]&?|>\|").match(self.text, self.at)
-        self.step(sign.end() - self.at if sign else 1)
-        while self.at < len(self.text) and self.text[self.at] in " \t":
-            self.at += 1
-        if self.at < len(self.text) and self.text[self.at] not in "\n;|&":
-            target = self._word().text
-            if sign and sign[0] in ("<<", "<<-"):
-                self.heredocs.append(target.strip("'\"\\"))
-
-    def _word(self) -> _Raw:
-        start, line = self.at, self.line
-        if self.text[self.at] in "()":  # a stray bracket is a word of its own
-            self.at += 1
-            return _Raw(self.text[start : self.at], line)
-        while self.at < len(self.text):
-            c = self.text[self.at]
-            if c in " \t\n;&|<>)":
-                break
-            if c == "(":
-                if self.text[self.at - 1] != "=":
-                    break
-                self.step(_closing(self.text, self.at, "(", ")") - self.at)
-                break
-            self.step(_piece_length(self.text, self.at))
-        return _Raw(self.text[start : self.at], line)
-
-
-def _piece_length(text: str, at: int) -> int:
-    """Return how many characters the piece at ``at`` has: a quote, an expansion, or one."""
-    c = text[at]
-    if c == "\\":
-        return min(2, len(text) - at)
-    if c == "'":
-        end = text.find("'", at + 1)
-        return (len(text) if end < 0 else end + 1) - at
-    if c == '"':
-        return _closing_quote(text, at) - at
-    if c == "`":
-        end = text.find("`", at + 1)
-        return (len(text) if end < 0 else end + 1) - at
-    for opening, closing in (("$(", ")"), ("${", "}")):
-        if text.startswith(opening, at):
-            return _closing(text, at + 1, opening[1], closing) - at
-    return 1
-
-
-def _closing(text: str, at: int, opening: str, closing: str) -> int:
-    """Return the index after the bracket that closes the one at ``at``."""
-    depth = 0
-    i = at
-    while i < len(text):
-        c = text[i]
-        if c == "\\":
-            i += 2
-            continue
-        if c == "'" or c == '"':
-            i = _closing_quote(text, i) if c == '"' else _after(text, "'", i + 1)
-            continue
-        if c == "#" and opening == "(" and text[i - 1] in " \t\n":
-            i = _after(text, "\n", i)
-            continue
-        depth += (c == opening) - (c == closing)
-        i += 1
-        if depth == 0:
-            return i
-    return len(text)
-
-
-def _after(text: str, sign: str, at: int) -> int:
-    end = text.find(sign, at)
-    return len(text) if end < 0 else end + 1
-
-
-def _closing_quote(text: str, at: int) -> int:
-    i = at + 1
-    while i < len(text) and text[i] != '"':
-        i += 2 if text[i] == "\\" else 1
-    return min(i + 1, len(text))
-
-
 # -------------------------------------------------------------------------- what the words mean
 
 
-def _run(raw: list[_Raw], scope: _Scope) -> list[Word]:
+def _run(raw: list[RawWord], scope: _Scope) -> list[Word]:
     """Apply assignments to the scope; return the words of a command, if it is one."""
     first = raw[0].text
     while first in ("then", "do", "else", "!", "{", "}", "elif") and len(raw) > 1:
@@ -234,7 +82,7 @@ def _run(raw: list[_Raw], scope: _Scope) -> list[Word]:
     return words
 
 
-def _assign(word: _Raw, scope: _Scope) -> None:
+def _assign(word: RawWord, scope: _Scope) -> None:
     match = _ASSIGN.match(word.text)
     assert match is not None
     name, more, value = match[1], bool(match[2]), word.text[match.end() :]
@@ -249,7 +97,7 @@ def _assign(word: _Raw, scope: _Scope) -> None:
 
 
 def _array(body: str, line: int, scope: _Scope) -> list[Word]:
-    scanner = _Scanner(body[:-1] if body.endswith(")") else body)
+    scanner = Scanner(body[:-1] if body.endswith(")") else body)
     scanner.line = line
     words: list[Word] = []
     for raw in scanner.commands():
@@ -258,7 +106,7 @@ def _array(body: str, line: int, scope: _Scope) -> list[Word]:
     return words
 
 
-def _expand_word(word: _Raw, scope: _Scope) -> list[Word]:
+def _expand_word(word: RawWord, scope: _Scope) -> list[Word]:
     """Expand one word; an array or an unquoted variable may give several words or none."""
     whole = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", word.text)
     if whole and whole[1] in scope.arrays:
@@ -284,7 +132,7 @@ def _expand(text: str, scope: _Scope, depth: int) -> str:
     parts: list[str] = []
     at, size = 0, 0
     while at < len(text):
-        n = _piece_length(text, at)
+        n = piece_length(text, at)
         piece = _piece(text[at : at + n], scope, depth)
         size += len(piece)
         if size > _LONGEST_WORD:

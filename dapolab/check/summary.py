@@ -38,7 +38,7 @@ def _clip(run: Run) -> str:
 
 
 def _bound(eps: float | None, sign: int) -> str:
-    return "?" if eps is None else f"{1 + sign * eps:.4g}"
+    return "?" if eps is None else f"{1 + sign * eps:.6g}"
 
 
 def _number(value: float | None) -> str:

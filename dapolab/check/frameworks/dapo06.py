@@ -87,6 +87,6 @@ _NAMES = {
     "cap_tokens": "max_tokens",
     "overlong": "algorithm",
     "buffer_tokens": "overlong_cache",
-    "factor": "algorithm",
+    "factor": "overlong_cache",
     "filter": "max_candidate_multiplier",
 }

@@ -29,7 +29,9 @@ def understand(reading: Reading) -> Run:
     passes = reading.integer("num_iterations")
     per_device = reading.integer("per_device_train_batch_size")
     group = reading.integer("num_generations")
-    updates = generation * passes / window if generation and passes and window else None
+    uses = generation * passes if generation and passes else None
+    updates = uses / window if uses and window else None
+    straddles = bool(uses and window and window % uses and uses % window)
     loss = reading.text("loss_type") or "dapo"
     sequence = reading.text("importance_sampling_level") == "sequence"
     low = reading.number("epsilon")
@@ -63,7 +65,12 @@ def understand(reading: Reading) -> Run:
         top_k=reading.integer("top_k"),
         min_p=reading.number("min_p"),
         warmup_steps=reading.integer("warmup_steps") if reading.given("warmup_steps") else None,
-        facts={"window": window, "generation": generation, "passes": passes},
+        facts={
+            "window": window,
+            "generation": generation,
+            "passes": passes,
+            "straddles": straddles,
+        },
     )
 
 

@@ -126,7 +126,6 @@ def understand(reading: Reading) -> Run:
     if bypass and reading.text(f"{CORRECTION}.loss_type") == "reinforce":
         loss, shape, c = "reinforce", "none", None
     kl_on = reading.flag(f"{ACTOR}.use_kl_loss") is True
-    updates = batch / update * passes if batch and update else None
     return Run(
         reading=reading,
         trainer=WORDS.get(trainer, f"V1 {trainer.removeprefix('v1-')} trainer"),
@@ -136,7 +135,7 @@ def understand(reading: Reading) -> Run:
         batch_groups=batch,
         batch_responses=batch * n if batch and n else None,
         update_responses=update * n if update and n else None,
-        n_updates=updates,
+        n_updates=_updates(batch, update, trainer, passes),
         denominator=_denominator(bypass),
         loss=loss,
         clip_shape=shape,
@@ -171,6 +170,7 @@ def _names(low_name: str, high_name: str) -> dict[str, str]:
         "loss": f"{ACTOR}.policy_loss.loss_mode",
         "eps_low": low_name,
         "eps_high": high_name,
+        "eps_any": f"{ACTOR}.clip_ratio",
         "dual_c": f"{ACTOR}.clip_ratio_c",
         "aggregation": f"{ACTOR}.loss_agg_mode",
         "kl_loss_estimator": f"{ACTOR}.kl_loss_type",
@@ -198,14 +198,23 @@ def _batch(reading: Reading, trainer: str) -> tuple[int | None, int | None]:
     if trainer == "fully-async":
         required = reading.integer("async_training.require_batches")
         return (mini * required if mini and required else None), mini
-    if trainer == "v1-separate-async" and batch:
-        syncs = reading.integer("trainer.v1.separate_async.parameter_sync_step")
-        batch = batch // syncs if syncs else None
     filtering = reading.flag(f"{FILTER}.enable")
     rounds = reading.integer("data.gen_batch_size")
     if trainer == "recipe" and filtering is False and rounds:
         batch = rounds  # without the filter the recipe trains on the whole generation batch
     return batch, mini
+
+
+def _updates(batch: int | None, update: int | None, trainer: str, passes: int) -> float | None:
+    """Return optimizer updates per rollout; V1 pads the last mini-batch, nobody else does.
+
+    In separate_async the ratio's denominator is the policy at the start of a parameter-sync cycle,
+    so a cycle counts as one rollout there.
+    """
+    if not batch or not update or batch < 0 or update < 0:
+        return None
+    whole = -(-batch // update) if trainer.startswith("v1-") else batch / update
+    return float(whole * passes)
 
 
 def _eps(reading: Reading, side: str) -> tuple[float | None, str]:

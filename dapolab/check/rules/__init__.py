@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dapolab.check.findings import Finding
-from dapolab.check.rules import batch, clip, filter, known, length, loss, sampling
+from dapolab.check.rules import batch, clip, filter, known, length, loss, sampling, updates
 from dapolab.check.run import Run
 
 RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
@@ -13,5 +13,6 @@ RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     *length.RULES,
     *filter.RULES,
     *batch.RULES,
+    *updates.RULES,
     *sampling.RULES,
 )

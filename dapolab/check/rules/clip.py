@@ -132,9 +132,9 @@ def no_effect(run: Run) -> Iterator[Finding]:
     """Flag: one update per rollout on recomputed log-probs, the ratio is 1 (B15)."""
     if run.denominator == "sampler" or run.n_updates is None or not run.n_updates <= 1:
         return
-    if not _ratio_clip(run):
+    if not _ratio_clip(run) or run.facts.get("straddles"):
         return
-    meant = run.given("eps_high") or run.given("eps_low")
+    meant = run.given("eps_high") or run.given("eps_low") or run.given("eps_any")
     size = f"{run.batch_responses} responses" if run.batch_responses else "the whole rollout"
     yield run.finding(
         "clip-no-effect",
@@ -169,6 +169,22 @@ def updates(run: Run) -> Iterator[Finding]:
         f"{count}{sizes}: the clip can act in those {n - 1:.4g} alone; {n:.4g} updates are one "
         "rollout step on a plot over updates",
         source="DAPO#23; DAPO §4.1 counts gradient updates (verl#795)",
+    )
+
+
+def straddles(run: Run) -> Iterator[Finding]:
+    """Flag: TRL, an optimizer step that ends inside a generation: a part of it is off-policy."""
+    if not run.facts.get("straddles"):
+        return
+    window, generation, passes = (run.facts[k] for k in ("window", "generation", "passes"))
+    yield run.finding(
+        "clip-updates-straddle",
+        "note",
+        "n_updates",
+        f"{generation} x {passes} micro-batches per generation and {window} per update do not "
+        "divide: some updates end inside a generation, and the clip can act in what is left of it",
+        suggestion="make one a multiple of the other",
+        source="TRL 1.16 grpo_trainer.py:2642",
     )
 
 
@@ -257,6 +273,7 @@ RULES = (
     dual,
     no_effect,
     updates,
+    straddles,
     sampler_denominator,
     unused,
     absolute,

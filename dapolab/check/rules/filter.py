@@ -94,19 +94,21 @@ def shaped(run: Run) -> Iterator[Finding]:
 
 
 def float_equality(run: Run) -> Iterator[Finding]:
-    """Flag: the recipe compares a standard deviation with 0; rounded means break that (B33)."""
-    if run.filter is None or run.framework != "verl" or _v1(run) or run.group_size is None:
+    """Flag: a standard deviation compared with 0 on values that round (field case B33)."""
+    if run.filter is None or run.framework != "verl" or run.group_size is None:
         return
-    if run.filter.metric in (None, "acc") or run.group_size in EXACT_SIZES or run.group_size < 2:
+    # V1's own "reward" comes from float32 and is immune: probed, verl reference 5.2.
+    safe = (None, "acc", "reward") if _v1(run) else (None, "acc")
+    if run.filter.metric in safe or run.group_size in EXACT_SIZES or run.group_size < 2:
         return
     yield run.finding(
         "filter-float-equality",
         "warning",
         "metric",
-        f"std > 0 decides, on {run.filter.metric} and groups of {run.group_size}: equal rewards "
+        f"std = 0 decides, on {run.filter.metric} and groups of {run.group_size}: equal rewards "
         "such as 0.1 can have a std of 1e-17 there and be kept",
         suggestion="metric acc, rewards like 0/1 or ±1, or a group size that is a power of two",
-        source="verl-recipe dapo_ray_trainer.py:261-265; miles#570",
+        source="verl-recipe dapo_ray_trainer.py:261-265, verl v1/replay_buffer.py:310; miles#570",
         certain=False,
     )
 

@@ -18,6 +18,8 @@ MOVED = {
     f"{verl.ACTOR}.use_token_level_loss": f"{verl.ACTOR}.loss_agg_mode=token-mean",
     "actor_rollout_ref.model.use_liger": "actor_rollout_ref.model.use_liger (append with +)",
 }
+# Read by 0.9.1 although the composed defaults lack them: YAML or + may set them.
+READ_BEYOND = ("reward.reward_kwargs.", "reward_model.reward_kwargs.")
 GONE = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer")
 HYDRA_OWN = ("hydra", "--config", "model_engine")
 PROCESS_FLAGS = ("num_processes", "config_file", "config", "num_machines", "main_process_port")
@@ -44,10 +46,19 @@ def _verl(run: Run) -> Iterator[Finding]:
     sections = {key.rpartition(".")[0] for key in known}
     sections |= {s.rpartition(".")[0] for s in sections}
     overrides = run.reading.source.form == "overrides"
+    seen: set[str] = set()
     for setting in run.reading.source.settings:
         if setting.key.startswith(HYDRA_OWN) or "@" in setting.key or "/" in setting.key:
             continue
+        moved = next((old for old in MOVED if setting.key.startswith(old)), setting.key)
+        if moved in seen:  # one finding for the whole of what moved
+            continue
+        seen.add(moved)
         present = setting.key in known or setting.key in sections
+        if not present and setting.key.startswith(READ_BEYOND):
+            if overrides and setting.prefix in ("", "~"):
+                yield _needs_plus(run, setting)
+            continue
         gone = next((old for old in GONE if setting.key.startswith(old)), None)
         if gone and setting.prefix in ("+", "++"):
             yield _gone(run, setting, gone)
@@ -72,10 +83,21 @@ def _gone(run: Run, setting: Setting, old: str) -> Finding:
         "key-ignored",
         "warning",
         setting.key,
-        f"+{setting.key} is accepted and read by nobody in verl {run.version_text}: no overlong "
-        "penalty",
+        f"+{old}.* is accepted and read by nobody in verl {run.version_text}: no overlong penalty",
         suggestion=MOVED[old],
         source="verl 0.9.1 experimental/reward_loop/reward_loop.py:39-91 moves reward_kwargs alone",
+    )
+
+
+def _needs_plus(run: Run, setting: Setting) -> Finding:
+    return run.finding(
+        "key-rejected",
+        "error",
+        setting.key,
+        f"{setting.key} is read by verl {run.version_text} but is not in its defaults: Hydra "
+        "refuses it without a +",
+        suggestion=f"+{setting.key}=…",
+        source="verl 0.9.1 experimental/reward_loop/reward_manager/dapo.py:33-35",
     )
 
 

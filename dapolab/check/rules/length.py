@@ -114,7 +114,7 @@ def wrong_manager(run: Run) -> Iterator[Finding]:
 
 
 def flips_sign(run: Run) -> Iterator[Finding]:
-    """Flag: (E1) in a group with one wrong answer, a right answer that is long enough gets A < 0."""
+    """Flag: a right answer that is long enough gets A < 0 beside one wrong answer (E1)."""
     o, G = run.overlong, run.group_size
     if o is None or G is None or G < 3 or not o.factor or o.factor < 0:
         return
