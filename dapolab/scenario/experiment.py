@@ -40,7 +40,7 @@ class Scenario(Config):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         capacity = self.hardware.kv_capacity_tokens
-        prompt = int(self.workload.prompts.tokens_median) if self.hardware.prefill else 0
+        prompt = int(self.workload.prompts.tokens_median)
         if capacity is not None and prompt + self.rollout.cap_tokens > capacity:
             raise ValueError(
                 f"hardware.kv_capacity_tokens {capacity} cannot hold one response of "
