@@ -1,0 +1,281 @@
+"""Sweeps: points known by their content, nothing lost, nothing twice."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli_cases import TINY, Desk
+
+from dapolab import sweep
+from dapolab.scenario import ConfigError
+
+QUICK = ("--jobs", "1")
+GRID = """\
+name = "s"
+base = "tiny.toml"
+[grid]
+"workload.pass_rate.p" = [0.4, 0.5, 0.6]
+"""
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    desk = Desk(tmp_path, capsys)
+    desk.write("s.toml", GRID)
+    return desk
+
+
+def ids(path="s.toml", **changes):
+    path = Path(path)
+    return [point.id for point in sweep.expand(sweep.read_sweep(path), folder=path.parent)]
+
+
+def counts(said):
+    document = said.document
+    return tuple(document[key] for key in ("points", "computed", "skipped", "failed"))
+
+
+def stamps(folder):
+    return {path.name: path.stat().st_mtime_ns for path in Path(folder, "shards").iterdir()}
+
+
+# identity
+
+
+def test_ids_come_from_what_can_change_a_number(desk):
+    first = ids()
+    assert len(set(first)) == 3
+    told = TINY.replace('name = "tiny"', 'name = "other"\ndescription = "told"\nsource = "me"')
+    desk.write("tiny.toml", told + "[alternatives.r]\nkind = 'rounds'\n")
+    assert ids() == first
+    desk.write("tiny.toml", TINY.replace("a_s = 0.01", "a_s = 0.02"))
+    assert not set(ids()) & set(first)
+
+
+def test_ids_do_not_depend_on_where_the_files_lie_but_on_what_they_say(desk, monkeypatch):
+    desk.write("here/r.csv", "prompt_id,sample,n_tokens,correct\na,0,3,1\na,1,4,0\n")
+    desk.write(
+        "here/s.toml",
+        'base = "../tiny.toml"\n[fixed]\n"workload.kind" = "replay"\n"workload.file" = "r.csv"\n'
+        '[grid]\n"run.steps" = [1, 2]\n',
+    )
+    first = ids("here/s.toml")
+    monkeypatch.chdir("here")
+    assert ids("s.toml") == first
+    shutil.copytree(desk.folder, desk.folder.parent / "elsewhere", dirs_exist_ok=True)
+    assert ids(desk.folder.parent / "elsewhere/here/s.toml") == first
+    desk.write("here/r.csv", "prompt_id,sample,n_tokens,correct\na,0,3,1\na,1,5,0\n")
+    assert not set(ids("s.toml")) & set(first)
+
+
+def test_seeds_make_points_of_their_own_and_the_option_moves_them(desk):
+    one = sweep.read_sweep(desk.write("s.toml", "seeds = [0, 1, 1]\n" + GRID))
+    points = sweep.expand(one, folder=desk.folder)
+    assert [point.seed for point in points] == [0, 1] * 3
+    moved = sweep.expand(one, folder=desk.folder, first_seed=1)
+    assert {p.id for p in points} & {p.id for p in moved} == {p.id for p in points if p.seed == 1}
+
+
+# reruns
+
+
+def test_a_rerun_computes_nothing_and_one_new_value_only_its_points(desk):
+    first = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
+    assert counts(first) == (3, 3, 0, 0)
+    before, table = stamps("out"), pd.read_parquet(first.document["table"])
+    again = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
+    assert counts(again) == (3, 0, 3, 0)
+    assert stamps("out") == before
+    pd.testing.assert_frame_equal(pd.read_parquet(again.document["table"]), table)
+    desk.write("s.toml", GRID.replace("0.6]", "0.6, 0.7]"))
+    more = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
+    assert counts(more) == (4, 1, 3, 0)
+    assert stamps("out").items() >= before.items()
+    assert len(stamps("out")) == 4
+    table = pd.read_parquet(more.document["table"])
+    assert table["set/workload.pass_rate.p"].tolist() == [0.4, 0.5, 0.6, 0.7]
+    assert table["id"].is_unique
+
+
+def test_a_point_has_the_numbers_of_simulate(desk):
+    table = pd.read_parquet(desk.done("sweep", "s.toml", "--json", *QUICK).document["table"])
+    for p, row in zip((0.4, 0.5, 0.6), table.to_dict("records"), strict=True):
+        words = ("--workload.pass_rate.p", str(p), "--json", *QUICK)
+        metrics = desk.done("simulate", "tiny.toml", *words).document["policies"]["exact_refill"]
+        for name in ("rollout/waves", "rollout/completion_tokens", "time/step_seconds"):
+            assert row[name] == pytest.approx(metrics[name]["mean"], rel=1e-12)
+
+
+def test_two_sweeps_share_a_folder_and_the_points_they_have_in_common(desk):
+    desk.write("t.toml", GRID.replace('"s"', '"t"').replace("[0.4, 0.5, 0.6]", "[0.6, 0.8]"))
+    assert counts(desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)) == (3, 3, 0, 0)
+    assert counts(desk.done("sweep", "t.toml", "-o", "out", "--json", *QUICK)) == (2, 1, 1, 0)
+    tables = [pd.read_parquet(f"out/{name}.parquet") for name in "st"]
+    assert [len(table) for table in tables] == [3, 2]
+    assert tables[0].iloc[2]["id"] == tables[1].iloc[0]["id"]
+
+
+# failures
+
+
+def test_a_failed_point_is_kept_listed_and_not_run_again(desk):
+    desk.write(
+        "s.toml",
+        GRID.replace("[0.4, 0.5, 0.6]", "[0, 0.5, 1]")
+        + '[fixed]\n"collector.kind" = "rounds"\n"collector.max_num_gen_batches" = 3\n',
+    )
+    said = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
+    assert counts(said) == (3, 3, 0, 2)
+    table = pd.read_parquet(said.document["table"])
+    assert table["error"].isna().tolist() == [False, True, False]
+    assert "all-wrong 100.0%" in table["error"][0]
+    assert table["p_fails"].tolist() == [1.0, 0.0, 1.0]
+    again = desk.done("sweep", "s.toml", "-o", "out", *QUICK)
+    assert "0 computed, 3 skipped" in again.out
+    assert "2 with an error" in " ".join(again.out.split())
+    assert "workload.pass_rate.p=0, seed 0:" in again.out
+    assert "workload.pass_rate.p=1, seed 0:" in again.out
+
+
+def test_a_defect_does_not_end_the_sweep_and_is_tried_again(desk, monkeypatch):
+    measure = sweep._measure
+
+    def broken(point):
+        if point.changed["workload.pass_rate.p"] == 0.5:
+            raise ZeroDivisionError("a defect")
+        return measure(point)
+
+    moved = []
+    monkeypatch.setattr(sweep, "_measure", broken)
+    points = sweep.expand(sweep.read_sweep(Path("s.toml")), folder=Path())
+    done = sweep.run_sweep(points, Path("out"), n_jobs=1, on_done=lambda: moved.append(1))
+    assert len(moved) == 3  # the bar moves for the failed one too
+    assert done.failures == ("workload.pass_rate.p=0.5, seed 0: ZeroDivisionError: a defect",)
+    monkeypatch.setattr(sweep, "_measure", measure)
+    done = sweep.run_sweep(points, Path("out"), n_jobs=1)
+    assert (done.n_computed, done.n_skipped, done.failures) == (1, 2, ())
+
+
+def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(desk):
+    values = [round(0.1 + i / 1000, 4) for i in range(400)]
+    desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values)))
+    words = [sys.executable, "-m", "dapolab", "sweep", "s.toml", "-o", "out", "--jobs", "2"]
+    child = subprocess.Popen(words, stderr=subprocess.PIPE, start_new_session=True)
+    shards = Path("out/shards")
+    deadline = time.monotonic() + 120
+    try:
+        while len(list(shards.glob("[!.]*.parquet"))) < 5:
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    before = {name: stamp for name, stamp in stamps("out").items() if not name.startswith(".")}
+    assert 5 <= len(before) < 400
+    desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values[:60])))
+    said = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
+    points, computed, skipped, failed = counts(said)
+    assert (points, computed + skipped, failed) == (60, 60, 0)
+    assert skipped == sum(name.partition("-")[0] in set(ids()) for name in before)
+    # what was there is untouched: every point has one shard with one row
+    assert stamps("out").items() >= before.items()
+    rows = pd.concat(pd.read_parquet(path) for path in sorted(shards.glob("[!.]*.parquet")))
+    assert rows["id"].is_unique
+    assert set(ids()) <= set(rows["id"])
+    # and what workers computed is what one process computes
+    alone = desk.done("sweep", "s.toml", "-o", "alone", "--json", *QUICK).document["table"]
+    tables = [pd.read_parquet(t).drop(columns="seconds") for t in (alone, said.document["table"])]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_ctrl_c_stops_with_one_line_and_keeps_what_is_done(desk):
+    values = [round(0.1 + i / 1000, 4) for i in range(800)]
+    desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values)))
+    words = [sys.executable, "-m", "dapolab", "sweep", "s.toml", "-o", "out", "--jobs", "2"]
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    try:
+        while len(list(Path("out/shards").glob("[!.]*.parquet"))) < 5:
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert (child.returncode, out, err) == (130, "", "dapolab: interrupted\n")
+    assert len(list(Path("out/shards").glob("[!.]*.parquet"))) >= 5
+
+
+# grids
+
+
+def test_grids_of_several_kinds_of_value(desk):
+    desk.write("w.toml", '[workload]\nkind = "joint"\nmedian_tokens = 20\n')
+    desk.write(
+        "s.toml",
+        'name = "s"\nbase = "tiny.toml"\n[grid]\n'
+        '"collector" = [{ kind = "rounds", gen_groups = 3 }, { kind = "none" }]\n'
+        '"rollout.overlong" = ["none", { buffer_tokens = 8 }]\n"workload" = ["w.toml"]\n',
+    )
+    table = pd.read_parquet(desk.done("sweep", "s.toml", "--json", *QUICK).document["table"])
+    assert table["policy"].tolist() == ["rounds", "rounds", "none", "none"]
+    assert table["set/rollout.overlong"].tolist()[0] == "none"
+    assert table["set/workload"].tolist() == ["w.toml"] * 4
+    assert table["error"].isna().all()
+    settings = pd.read_parquet("runs/s/shards")["settings"].map(json.loads)
+    assert {"collector", "rollout.overlong", "workload"} == set(settings[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "base is missing"),
+        ('base = "tiny.toml"\n', "[grid] is empty"),
+        ('base = "tiny.toml"\n[grid]\n"run.steps" = []\n', "grid.run.steps has no value"),
+        ('base = "tiny.toml"\n[grid]\n"run.steps" = 3\n', "expected a list"),
+        ('base = "absent.toml"\n[grid]\n"run.steps" = [3]\n', "absent.toml: no such file"),
+        ('base = "tiny.toml"\ngird = 3\n', "unknown key 'gird'; nearest valid key: 'grid'"),
+        ('base = "tiny.toml"\nseeds = [-1]\n[grid]\n"run.steps" = [3]\n', "must be at least 0"),
+        ('base = "tiny.toml"\nseeds = []\n[grid]\n"run.steps" = [3]\n', "at least 1 value"),
+        (
+            'base = "tiny.toml"\n[grid]\n"run.stepz" = [3]\n',
+            "unknown key 'run.stepz'; nearest valid key: 'steps' (at run.stepz=3)",
+        ),
+        (
+            'base = "tiny.toml"\n[grid]\n"run.steps" = [3, 0]\n',
+            "run.steps: must be at least 1, got 0 (at run.steps=0)",
+        ),
+        ('base = "tiny.toml"\n[fixed]\nrun = 3\n[grid]\n"run.steps" = [3]\n', "not a table"),
+        ('base = "tiny.toml"\nname = "a/b"\n[grid]\n"run.steps" = [3]\n', "use letters"),
+    ],
+)
+def test_sweeps_that_cannot_be_used(desk, content, said):
+    desk.write("s.toml", content)
+    assert said in desk.refused("sweep", "s.toml", "-o", "out")
+
+
+def test_ray_without_ray_names_the_extra(desk, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray.util.joblib", None)
+    message = desk.refused("sweep", "s.toml", "-o", "out", "--engine", "ray")
+    assert message == "dapolab: --engine ray needs Ray: pip install 'dapolab[ray]'"
+
+
+def test_a_file_that_went_away_is_refused(desk):
+    point = sweep.expand(sweep.read_sweep(Path("s.toml")), folder=Path())[0]
+    workload = {"kind": "replay", "file": "absent.csv"}
+    scenario = type(point.scenario).model_validate({"workload": workload})
+    with pytest.raises(ConfigError, match=r"absent\.csv"):
+        sweep.identity(scenario, 0)
