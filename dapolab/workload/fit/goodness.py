@@ -148,9 +148,10 @@ def judge(
         )
         held = counts[fold == number]
         n_P = np.resize(held, _PROMPTS_PER_FOLD)
+        # One seed for all draws: simulation noise is common to them and leaves their spread.
+        sample_seed = int(rng.integers(2**31))
         for b, theta in enumerate([centre, *draws]):
             law = to_workload(natural(part, theta))
-            sample_seed = int(rng.integers(2**31))
             size = np.resize(held, 10 * _PROMPTS_PER_FOLD) if b == 0 else n_P
             summary = simulate(law, n_P=size, cap_tokens=cap_tokens, seed=sample_seed)
             (predicted if b == 0 else by_draw[b - 1]).append(summary)

@@ -31,69 +31,102 @@ class Degenerate:
             raise ConfigError("give the counts of all-wrong and all-right groups together")
 
 
-def plan(
-    rows: Rows, selection: str, degenerate: Degenerate
-) -> tuple[Problem, list[tuple[str, str]]]:
-    """Decide from the data alone what is estimated, what is fixed and why."""
-    stopped = ~rows.truncated
-    lengths = rows.has_tokens and bool(stopped.any())
-    difficulty = rows.has_correct
+Fixed = dict[str, float]
+Missing = list[tuple[str, str]]
+
+
+def plan(rows: Rows, selection: str, degenerate: Degenerate) -> tuple[Problem, Missing]:
+    """Decide from the data alone what is estimated, what is fixed and why.
+
+    Raises
+    ------
+    ConfigError
+        Fewer candidates stated than groups are in the file.
+    """
+    lengths = rows.has_tokens and not bool(rows.truncated.all())
     single = bool((rows.count() == 1).all())
-    cut_prompts = int((rows.count(rows.truncated) > 0).sum())
-    fixed: dict[str, float] = {}
-    missing: list[tuple[str, str]] = []
-    if not lengths:
-        why = "every response is cut at the cap" if rows.has_tokens else "no token counts"
-        names = ["log_median", "log_between", "log_within", "correct_effect", "atanh_correlation"]
-        fixed |= dict.fromkeys(names, 0.0) | no_loops()
-        missing.append(("median_tokens, sigma, prompt_share, loops", why))
-    if not difficulty:
-        names = ["correct_effect", "accuracy_logit", "log_sd_logit", "atanh_correlation"]
-        fixed |= dict.fromkeys([*names, "atanh_loop_correlation"], 0.0)
-        missing.append(("pass rates, correct_effect, correlations", "no correctness"))
-    if single and lengths:
-        fixed |= {"log_between": 0.0, "log_loop_sd": -3.0, "atanh_loop_correlation": 0.0}
-        why = f"one response a prompt; {PRIOR_PROMPT_SHARE} is a prior from sets with n >= 8"
-        missing.append(("prompt_share", why))
-        missing.append(("loop_sd_logit", "one response a prompt; set to 0.05"))
-    if single and difficulty:
-        fixed |= {"log_sd_logit": float(np.log(_PRIOR_SD_LOGIT)), "atanh_correlation": 0.0}
-        missing.append(("sd_logit, correlation", "one response a prompt; sd_logit 2 is assumed"))
-    if lengths and cut_prompts == 0:
-        fixed |= no_loops()
-        missing.append(("loop_share, p_correct_if_truncated", "no truncated response"))
-    elif lengths and few_cut_prompts(rows) and not single:
-        fixed |= {"log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
-        why = f"only {cut_prompts} prompts have truncated responses; 1 and 0 are assumed"
-        missing.append(("loop_sd_logit, loop_correlation", why))
-    known = rows.has_correct and bool(np.isfinite(rows.correct[rows.truncated]).any())
-    if cut_prompts and not known:
-        missing.append(("p_correct_if_truncated", "no verdict on truncated responses"))
-    many = rows.count().max() > 16
-    kept_groups = rows.n_units
-    dropped = None
-    if degenerate.n_candidates is not None:
-        dropped = degenerate.n_candidates - kept_groups
-        if dropped < 0:
-            raise ConfigError(
-                f"{kept_groups} groups are in the file, more than the "
-                f"{degenerate.n_candidates} candidates stated"
-            )
+    fixed, missing = _absent(rows, lengths=lengths)
+    if single:
+        _add(fixed, missing, *_one_response(lengths=lengths, difficulty=rows.has_correct))
+    _add(fixed, missing, *_truncation(rows, lengths=lengths, single=single))
     p_cut, _ = p_correct_if_truncated(rows, np.random.default_rng(0), 1)
     problem = Problem(
         lengths=lengths,
-        difficulty=difficulty,
+        difficulty=rows.has_correct,
         fixed=fixed,
         loops="flagged" if rows.has_loop_flags else "estimated",
         prompt_share=PRIOR_PROMPT_SHARE if single and lengths else None,
         kept=selection == "kept_mixed",
         n_all_wrong=degenerate.n_all_wrong,
         n_all_right=degenerate.n_all_right,
-        n_degenerate=dropped,
+        n_degenerate=_n_degenerate(rows, degenerate),
         p_correct_if_truncated=p_cut or 0.0,
-        nodes=Nodes(logit=241) if many and not lengths else Nodes(),
+        # Many answers a prompt fix its pass rate sharply; the nodes must lie closer.
+        nodes=Nodes(logit=241) if rows.count().max() > 16 else Nodes(),
     )
     return problem, missing
+
+
+def _add(fixed: Fixed, missing: Missing, more_fixed: Fixed, more_missing: Missing) -> None:
+    fixed.update(more_fixed)
+    missing.extend(more_missing)
+
+
+def _absent(rows: Rows, *, lengths: bool) -> tuple[Fixed, Missing]:
+    fixed: Fixed = {}
+    missing: Missing = []
+    if not lengths:
+        why = "every response is cut at the cap" if rows.has_tokens else "no token counts"
+        names = ["log_median", "log_between", "log_within", "correct_effect", "atanh_correlation"]
+        fixed |= dict.fromkeys(names, 0.0) | no_loops()
+        missing.append(("median_tokens, sigma, prompt_share, loops", why))
+    if not rows.has_correct:
+        names = ["correct_effect", "accuracy_logit", "log_sd_logit", "atanh_correlation"]
+        fixed |= dict.fromkeys([*names, "atanh_loop_correlation"], 0.0)
+        missing.append(("pass rates, correct_effect, correlations", "no correctness"))
+    return fixed, missing
+
+
+def _one_response(*, lengths: bool, difficulty: bool) -> tuple[Fixed, Missing]:
+    """One response a prompt cannot split anything into between and within prompts."""
+    fixed: Fixed = {}
+    missing: Missing = []
+    if lengths:
+        fixed |= {"log_between": 0.0, "log_loop_sd": -3.0, "atanh_loop_correlation": 0.0}
+        why = f"one response a prompt; {PRIOR_PROMPT_SHARE} is a prior from sets with n >= 8"
+        missing.append(("prompt_share", why))
+        missing.append(("loop_sd_logit", "one response a prompt; set to 0.05"))
+    if difficulty:
+        fixed |= {"log_sd_logit": float(np.log(_PRIOR_SD_LOGIT)), "atanh_correlation": 0.0}
+        missing.append(("sd_logit, correlation", "one response a prompt; sd_logit 2 is assumed"))
+    return fixed, missing
+
+
+def _truncation(rows: Rows, *, lengths: bool, single: bool) -> tuple[Fixed, Missing]:
+    cut_prompts = int((rows.count(rows.truncated) > 0).sum())
+    if cut_prompts == 0:
+        missing = [("loop_share, p_correct_if_truncated", "no truncated response")]
+        return (no_loops(), missing) if lengths else ({}, [])
+    fixed: Fixed = {}
+    missing = []
+    if lengths and few_cut_prompts(rows) and not single:
+        fixed = {"log_loop_sd": 0.0, "atanh_loop_correlation": 0.0}
+        why = f"only {cut_prompts} prompts have truncated responses; 1 and 0 are assumed"
+        missing.append(("loop_sd_logit, loop_correlation", why))
+    if not np.isfinite(rows.correct[rows.truncated]).any():
+        missing.append(("p_correct_if_truncated", "no verdict on truncated responses"))
+    return fixed, missing
+
+
+def _n_degenerate(rows: Rows, degenerate: Degenerate) -> int | None:
+    if degenerate.n_candidates is None:
+        return None
+    if degenerate.n_candidates < rows.n_units:
+        raise ConfigError(
+            f"{rows.n_units} groups are in the file, more than the "
+            f"{degenerate.n_candidates} candidates stated"
+        )
+    return degenerate.n_candidates - rows.n_units
 
 
 def few_cut_prompts(rows: Rows) -> bool:
