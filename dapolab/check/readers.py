@@ -235,4 +235,6 @@ def _is_value(text: str) -> bool:
 
 
 def _word_value(word: shell.Word) -> Value:
-    return Unknown(word.unknown) if word.unknown else read_scalar(word.text)
+    if word.unknown:
+        return Unknown(word.unknown, "".join(word.text.split(shell.MARK)[::2]))
+    return read_scalar(word.text)

@@ -118,6 +118,12 @@ class Reading:
         value = self.value(key)
         return None if value is None or isinstance(value, Unknown) else str(value)
 
+    def readable(self, key: str) -> str:
+        """Return what can be read of a value as text, without asking for all of it."""
+        setting = self.setting(key)
+        value = setting.value if setting else self.defaults.get(key)
+        return value.known if isinstance(value, Unknown) else str(value)
+
     def _expect(self, key: str, value: Value, what: str) -> None:
         setting = self.setting(key)
         if setting and value is not None and not isinstance(value, Unknown):

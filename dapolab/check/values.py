@@ -12,9 +12,13 @@ _DEEPEST_LIST = 8
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that the text alone does not tell; ``reason`` says why."""
+    """A value that the text alone does not tell; ``reason`` says why.
+
+    ``known`` is what can be read of it, e.g. the file name of a path below an unset folder.
+    """
 
     reason: str
+    known: str = ""
 
 
 Value = bool | int | float | str | None | list["Value"] | Unknown

@@ -257,7 +257,7 @@ def _overlong(reading: Reading) -> Overlong | None:
     if cap is None and not reading.given("reward.reward_kwargs.max_resp_len"):
         old = not newer(reading.version, LAST_OLD_BUFFER)
         cap = reading.number("data.max_response_length") if old else None
-    files = str(reading.value("data.train_files")).lower()
+    files = reading.readable("data.train_files").lower()
     gap = 2.0 if "dapo-math" in files or "dapo_math" in files else None
     return Overlong(
         reading.number(f"{BUFFER}.len"), cap, reading.number(f"{BUFFER}.penalty_factor"), gap

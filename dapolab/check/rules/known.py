@@ -8,6 +8,7 @@ from dapolab.check.findings import Finding
 from dapolab.check.frameworks import dapo06, openrlhf, verl
 from dapolab.check.reading import Setting
 from dapolab.check.run import Run, newer
+from dapolab.check.values import Unknown
 
 # Settings that moved: nearest by spelling would mislead.
 MOVED = {
@@ -62,7 +63,7 @@ def _verl(run: Run) -> Iterator[Finding]:
         gone = next((old for old in GONE if setting.key.startswith(old)), None)
         if gone and setting.prefix in ("+", "++"):
             yield _gone(run, setting, gone)
-        elif present and setting.prefix == "+":
+        elif setting.prefix == "+" and _has_value(run, setting.key, sections):
             yield _append_existing(run, setting)
         elif not present and setting.prefix in ("", "~") and overrides:
             yield _rejected(run, setting, known)
@@ -70,6 +71,13 @@ def _verl(run: Run) -> Iterator[Finding]:
             yield _nobody_reads(run, setting, known)
         elif not present and setting.prefix in ("+", "++"):
             yield from _near_miss(run, setting, known)
+
+
+def _has_value(run: Run, key: str, sections: set[str]) -> bool:
+    """Say whether a key's default is anything but null: only then Hydra refuses to append it."""
+    default = run.reading.defaults.get(key)
+    missing = isinstance(default, Unknown) and default.reason == "must be set"
+    return key in sections or (default is not None and not missing)
 
 
 def _free(key: str, known: set[str]) -> bool:

@@ -1,0 +1,225 @@
+"""The config checker on whole configurations: exactly the findings expected, and nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dapolab.check import NEWEST, Report, check_config, check_file, check_text
+from dapolab.cli import main
+from dapolab.scenario import ConfigError
+
+CONFIGS = Path(__file__).parent / "check_configs"
+
+# file -> (version, ids). The first seven restate configurations that the frameworks ship.
+EXPECTED: dict[str, tuple[str | None, list[str]]] = {
+    "dapo_32b_published.sh": (
+        None,
+        [
+            "key-rejected",  # reward_model.overlong_buffer.* (verl reference, section 4: probed)
+            "clip-updates",  # 512 x 16 = 8192 responses, 32 x 16 = 512 an update
+            "clip-dual-on",  # c = 10, not in the paper
+            "batch-warmup-units",  # 10 against the paper's 20
+            "batch-steps-are-rounds",  # dynamic sampling in the recipe
+        ],
+    ),
+    "verl_grpo_qwen2_7b.sh": (
+        None,
+        ["clip-updates", "clip-dual-on", "length-clip-ratio-metric"],
+    ),
+    "dapo_7b_npu.sh": (
+        None,
+        [
+            "key-ignored",  # +reward_model.overlong_buffer.*: accepted, read by nobody
+            "clip-updates",
+            "clip-dual-on",
+            "batch-warmup-units",
+            "batch-steps-are-rounds",
+        ],
+    ),
+    "slime_qwen3_4b.sh": (
+        None,
+        [
+            "clip-no-effect",  # 32 x 8 = 256 = global batch size, clip-higher is set
+            "loss-kl-coef-zero",
+            "loss-not-token-level",
+        ],
+    ),
+    "openrlhf_dapo_0_8.sh": (
+        "0.8.0",
+        ["keys-not-judged", "clip-updates", "filter-pass-rate-metric"],
+    ),
+    "dapo06_defaults.txt": (
+        None,
+        [
+            "clip-sampler-mismatch",  # one update, the sampler's log-probs below the ratio
+            "length-penalty-flips-sign",
+        ],
+    ),
+    "trl_gspo.yaml": (None, ["clip-updates"]),
+    "trl_window.json": (None, ["clip-updates", "loss-trl-average-window"]),
+    "trl_mistakes.py": (
+        None,
+        [
+            "key-rejected",
+            "loss-not-global-token-mean",
+            "clip-no-effect",
+            "clip-range-notation",
+            "sampling-truncated",
+            "batch-masks-can-empty",
+        ],
+    ),
+    "verl_fully_async.sh": (
+        None,
+        ["key-append-existing", "filter-ignored", "clip-dual-on", "clip-sampler-mismatch"],
+    ),
+    "nemo_leave_one_out.yaml": (None, ["filter-leave-one-out", "clip-no-effect"]),
+    "verl_v1_mistakes.yaml": (
+        None,
+        [
+            "key-rejected",
+            "filter-round-size-ignored",
+            "clip-ratio-ignored",
+            "loss-sum-norm-no-constant",
+            "loss-kl-k1",
+            "length-context-limit",
+            "sampling-truncated",
+            "filter-on-shaped-reward",
+            "filter-limit-ignored",
+            "length-buffer-is-cap",
+            "length-penalty-ties",
+            "clip-no-effect",
+            "length-clip-ratio-metric",
+            "length-penalty-flips-sign",
+            "clip-dual-on",
+        ],
+    ),
+}
+
+
+def checked(name: str) -> Report:
+    return check_file(CONFIGS / name, version=EXPECTED[name][0])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_exactly_the_expected_findings(name: str) -> None:
+    assert Counter(f.id for f in checked(name).findings) == Counter(EXPECTED[name][1])
+
+
+def test_every_configuration_is_listed() -> None:
+    assert {path.name for path in CONFIGS.iterdir()} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_lines_point_at_the_setting(name: str) -> None:
+    lines = (CONFIGS / name).read_text().splitlines()
+    for finding in checked(name).findings:
+        if finding.line is not None:
+            assert finding.setting.lstrip("-").rpartition(".")[2] in lines[finding.line - 1]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_findings_are_complete_and_sorted(name: str) -> None:
+    findings = checked(name).findings
+    order = ["error", "warning", "note"]
+    ranks = [order.index(f.severity) for f in findings]
+    assert ranks == sorted(ranks)
+    for f in findings:
+        assert f.message
+        assert f.source
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", f.id)
+        assert f.suggestion or f.severity == "note"
+
+
+def test_published_script_runs_clean_on_the_release_it_was_written_for() -> None:
+    """verl 0.4 knew the old buffer keys; its token-mean was not global (verl#5625)."""
+    report = check_file(CONFIGS / "dapo_32b_published.sh", version="0.4.0")
+    ids = Counter(f.id for f in report.findings)
+    assert report.n_errors == 0
+    assert ids["loss-not-global-token-mean"] == 1
+    assert ids["length-penalty-flips-sign"] == 1
+    assert ids["key-rejected"] == 0
+    flips = next(f for f in report.findings if f.id == "length-penalty-flips-sign")
+    # theory E1 at G = 16, gap 2, factor 1: u > 2/15; cap 20480, buffer 4096
+    assert f"{20480 - 4096 + 4096 * 2 / 15:.0f} tokens" in flips.message
+    assert flips.certain  # dapo-math rewards are ±1
+
+
+def test_numbers_of_the_published_script() -> None:
+    report = checked("dapo_32b_published.sh")
+    by_id = {f.id: f for f in report.findings}
+    assert "16 updates per rollout, 15 of them off-policy" in by_id["clip-updates"].message
+    assert "8192 responses, 512 an update" in by_id["clip-updates"].message
+    assert "160 optimizer updates" in by_id["batch-warmup-units"].message
+    assert "20 rollout steps" in by_id["batch-warmup-units"].message
+    assert "reward.reward_kwargs.overlong_buffer_cfg" in by_id["key-rejected"].suggestion
+
+
+def test_summary_says_what_is_computed() -> None:
+    line = checked("dapo_32b_published.sh").summary
+    for part in ("token-mean", "[0.8, 1.28]", "dual 10", "grpo", "acc", "1536", "16 updates"):
+        assert part in line
+    assert "\n" not in line
+
+
+# --------------------------------------------------------------------------------- the command
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["check", str(CONFIGS / "dapo06_defaults.txt")]) == 0
+    assert main(["check", str(CONFIGS / "dapo_32b_published.sh")]) == 1
+    capsys.readouterr()
+    unreadable = {"empty.yaml": b"", "binary.sh": b"\xff\xfe\x00\x80", "list.yaml": b"- 1\n- 2\n"}
+    for name, data in unreadable.items():
+        (tmp_path / name).write_bytes(data)
+        assert main(["check", str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert name in error
+    assert main(["check", str(tmp_path / "absent.yaml")]) == 2
+
+
+def test_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", str(CONFIGS / "trl_mistakes.py"), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["command"] == "check"
+    assert document["framework"] == "trl"
+    assert document["version"] == NEWEST["trl"]
+    wanted = {"id", "severity", "certain", "setting", "line", "message", "suggestion", "source"}
+    assert all(set(finding) == wanted for finding in document["findings"])
+    assert {f["line"] for f in document["findings"] if f["id"] == "clip-range-notation"} == {8}
+
+
+def test_output_fits_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["check", str(CONFIGS / "verl_v1_mistakes.yaml")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("line 10" in line for line in lines)
+
+
+def test_check_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from dapolab.cli import main; "
+        f"main(['check', {str(CONFIGS / 'dapo06_defaults.txt')!r}, '--pass-rate', '.3']); "
+        "print([m for m in ('torch', 'simpy', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_framework_can_be_named_and_wrong_names_are_refused() -> None:
+    ids = [f.id for f in check_config("clip: 1\nepsilon: 0.2\n", framework="trl")]
+    assert "key-rejected" in ids
+    with pytest.raises(ConfigError, match="--framework"):
+        check_text("a: 1\nb: 2\n")
+    with pytest.raises(ConfigError, match="one of"):
+        check_text("a: 1\n", framework="torchforge")
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        check_text("--groups-per-step 4", pass_rate=1.5)
