@@ -1,0 +1,345 @@
+"""Length rules, KL estimators, entropy, metrics, shapes: everything beside the surrogate."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dapolab import rules
+from dapolab.objective import (
+    Batch,
+    Status,
+    kl_estimate,
+    learning_signal,
+    lengths_of,
+    overlong_penalty,
+    policy_loss,
+    present_mean,
+    sampled_quantiles,
+    shape_rewards,
+)
+from dapolab.objective.bench import objective_benchmarks
+from dapolab.scenario import (
+    ConfigError,
+    GdpoAdvantage,
+    Kl,
+    Length,
+    Objective,
+    OverlongPenalty,
+    PpoClip,
+    SeqMeanTokenMean,
+    SeqMeanTokenSumNorm,
+    TokenMean,
+    TokenSum,
+)
+
+F = torch.float64
+
+
+# ---------------------------------------------------------------------------- length
+
+
+@pytest.mark.parametrize(
+    ("length", "right"),
+    [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (99, -0.95), (100, -1.0), (150, -1.0)],
+)
+def test_soft_overlong_punishment(length: int, right: float) -> None:
+    """B56, B59: cap 100, buffer 20; half the factor, half the penalty."""
+    lengths = torch.tensor([length], dtype=F)
+    config = OverlongPenalty(cap_tokens=100, buffer_tokens=20)
+    assert overlong_penalty(lengths, config).item() == pytest.approx(right, abs=1e-15)
+    half = OverlongPenalty(cap_tokens=100, buffer_tokens=20, factor=0.5)
+    assert overlong_penalty(lengths, half).item() == pytest.approx(right / 2, abs=1e-15)
+
+
+def test_beyond_the_cap_by_name() -> None:
+    """B59: verl's expression goes on to −3.5 at 150; SkyRL's example sets the reward to 0."""
+    lengths = torch.tensor([150.0, 90.0], dtype=F)
+    unclamped = OverlongPenalty(cap_tokens=100, buffer_tokens=20, beyond="unclamped")
+    assert overlong_penalty(lengths, unclamped).tolist() == [-3.5, -0.5]
+    zero = Length(penalty=OverlongPenalty(cap_tokens=100, buffer_tokens=20, beyond="zero_reward"))
+    rewards = torch.tensor([-1.0, -1.0], dtype=F)
+    shaped = shape_rewards(rewards, lengths=lengths, truncated=None, config=zero)
+    assert shaped.tolist() == [0.0, -1.5]
+
+
+def test_final_rewards_at_the_cap() -> None:
+    """B59: right at 100 tokens 0, wrong −2."""
+    config = Length(penalty=OverlongPenalty(cap_tokens=100, buffer_tokens=20))
+    lengths = torch.tensor([100.0, 100.0], dtype=F)
+    shaped = shape_rewards(
+        torch.tensor([1.0, -1.0], dtype=F), lengths=lengths, truncated=None, config=config
+    )
+    assert shaped.tolist() == [0.0, -2.0]
+
+
+def test_a_buffer_of_zero_is_a_step_and_one_beyond_the_cap_an_error() -> None:
+    step = OverlongPenalty(cap_tokens=100, buffer_tokens=0)
+    assert overlong_penalty(torch.tensor([99.0, 100, 101]), step).tolist() == [0.0, 0.0, -1.0]
+    with pytest.raises(ValueError, match="buffer"):
+        OverlongPenalty(cap_tokens=100, buffer_tokens=120)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    cap=st.integers(1, 300),
+    share=st.floats(0, 1),
+    factor=st.floats(0, 3),
+    clamp=st.booleans(),
+    length=st.integers(0, 600),
+)
+def test_tensors_and_plain_numbers_follow_one_rule(cap, share, factor, clamp, length) -> None:
+    buffer = int(share * cap)
+    config = OverlongPenalty(
+        cap_tokens=cap,
+        buffer_tokens=buffer,
+        factor=factor,
+        beyond="clamped" if clamp else "unclamped",
+    )
+    got = overlong_penalty(torch.tensor([float(length)], dtype=F), config).item()
+    right = rules.overlong_penalty(
+        length, cap_tokens=cap, buffer_tokens=buffer, factor=factor, clamp=clamp
+    )
+    assert got == pytest.approx(right, rel=1e-12, abs=1e-12)
+
+
+def test_lengths_come_from_the_mask() -> None:
+    mask = torch.zeros(2, 300, dtype=F)
+    mask[0, :90], mask[1, 0] = 1.0, 99.0
+    assert lengths_of(mask).tolist() == [90.0, 99.0]
+
+
+def test_truncated_rewards_are_scaled_or_replaced() -> None:
+    rewards = torch.tensor([1.0, 1.0], dtype=F)
+    truncated = torch.tensor([False, True])
+    lengths = torch.tensor([5.0, 10.0], dtype=F)
+    for config, right in ((Length(truncated_scale=0.3), 0.3), (Length(truncated_reward=-2.0), -2)):
+        got = shape_rewards(rewards, lengths=lengths, truncated=truncated, config=config)
+        assert got.tolist() == [1.0, right]
+    with pytest.raises(ValueError, match="exclude"):
+        Length(truncated_scale=0.3, truncated_reward=0.0)
+
+
+def test_truncation_comes_from_the_finish_reason() -> None:
+    """A response of cap length that stopped is not truncated; a shorter one may be."""
+    status = torch.tensor([int(Status.COMPLETED), int(Status.TRUNCATED)])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 0]], dtype=F)
+    config = Objective(length=Length(mask_truncated=True))
+    rewards = torch.tensor([1.0, 0.0], dtype=F)
+    signal = learning_signal(rewards, config, group=torch.tensor([0, 0]), mask=mask, status=status)
+    assert signal.mask.tolist() == [[1.0, 1, 1], [0, 0, 0]]
+
+
+def test_length_rules_and_several_rewards_are_refused() -> None:
+    config = Objective(
+        advantage=GdpoAdvantage(),
+        length=Length(penalty=OverlongPenalty(cap_tokens=4, buffer_tokens=2)),
+    )
+    with pytest.raises(ConfigError, match="gdpo"):
+        learning_signal(
+            torch.zeros(2, 2, dtype=F),
+            config,
+            group=torch.tensor([0, 0]),
+            mask=torch.ones(2, 2, dtype=F),
+        )
+
+
+# ---------------------------------------------------------------------------- KL
+
+
+@pytest.mark.parametrize("d", [-30.0, -2.0, -0.1, 0.0, 1e-4, 0.7, 25.0])
+def test_kl_estimators(d: float) -> None:
+    x = torch.tensor([d], dtype=F)
+    right = {"k1": d, "abs": abs(d), "k2": d * d / 2, "k3": math.expm1(-d) + d}
+    for estimator, value in right.items():
+        got = kl_estimate(x, Kl(estimator=estimator)).item()
+        assert got == pytest.approx(value, rel=1e-12, abs=1e-18)
+    verl = Kl(estimator="k3", log_ratio_clamp=20.0, value_clamp=10.0)
+    inner = min(max(d, -20.0), 20.0)
+    right_verl = min(max(math.expm1(-inner) + inner, -10.0), 10.0)
+    assert kl_estimate(x, verl).item() == pytest.approx(right_verl, rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
+def test_straight_through_has_the_gradient_of_k2(estimator: str) -> None:
+    """verl's "+": value of the estimator, gradient d."""
+    d = torch.tensor([-0.3, 0.2, 1.5], dtype=F, requires_grad=True)
+    config = Kl(estimator=estimator, straight_through=True)
+    value = kl_estimate(d, config)
+    torch.testing.assert_close(value, kl_estimate(d, Kl(estimator=estimator)))
+    (gradient,) = torch.autograd.grad(value.sum(), d)
+    torch.testing.assert_close(gradient, d.detach())
+
+
+@pytest.mark.parametrize(("estimator", "learns"), [("k1", False), ("k2", True), ("k3", False)])
+def test_expected_gradient_of_kl_losses_on_policy(estimator: str, learns: bool) -> None:
+    """Sum over all tokens of a small vocabulary: k1's is 0, k2's that of the reverse KL.
+
+    k3's is that of the forward KL (reference first), which is another gradient.
+    """
+    logits = torch.tensor([0.3, -0.2, 0.9, -1.0], dtype=F, requires_grad=True)
+    reference = torch.tensor([0.1, 0.5, -0.4, 0.2], dtype=F).log_softmax(0)
+    logp = logits.log_softmax(0)
+    p = logp.detach().exp()
+    estimate = kl_estimate(logp - reference, Kl(estimator=estimator))
+    (expected,) = torch.autograd.grad((p * estimate).sum(), logits, retain_graph=True)
+    reverse = (logp.exp() * (logp - reference)).sum()
+    (true,) = torch.autograd.grad(reverse, logits)
+    if estimator == "k1":
+        assert expected.abs().max() < 1e-15
+        assert true.abs().max() > 0.05
+    else:
+        assert torch.allclose(expected, true, atol=1e-12) == learns
+    if estimator == "k3":
+        torch.testing.assert_close(expected, p - reference.exp(), rtol=1e-12, atol=1e-14)
+
+
+def small_batch(**more) -> Batch:
+    generator = torch.Generator().manual_seed(8)
+    shape = (3, 5)
+    logp = -torch.rand(shape, generator=generator, dtype=F)
+    return Batch(
+        logp=logp,
+        old_logp=logp - 0.6 * torch.randn(shape, generator=generator, dtype=F),
+        ref_logp=logp - torch.rand(shape, generator=generator, dtype=F),
+        entropy=torch.rand(shape, generator=generator, dtype=F),
+        mask=(torch.arange(5) < torch.tensor([[5], [2], [3]])).to(F),
+        advantages=torch.tensor([1.0, -0.7, -0.4], dtype=F),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("weight", ["none", "detached", "attached"])
+def test_kl_and_entropy_share_the_aggregation(weight: str) -> None:
+    batch = small_batch()
+    plain = Objective(aggregation=SeqMeanTokenMean())
+    kl = Kl(estimator="k2", coefficient=0.3, ratio_weight=weight)
+    config = Objective(aggregation=SeqMeanTokenMean(), kl=kl, entropy_coef=0.01)
+    got = policy_loss(batch, config).value - policy_loss(batch, plain).value
+    kl_term = 0.15 * (batch.logp - batch.ref_logp).square()
+    if weight != "none":
+        kl_term = kl_term * (batch.logp - batch.old_logp).exp()
+    terms = (kl_term - 0.01 * batch.entropy) * batch.mask
+    right = (terms.sum(dim=-1) / batch.mask.sum(dim=-1)).mean()
+    assert got.item() == pytest.approx(right.item(), rel=1e-12)
+
+
+def test_kl_in_the_reward_adds_nothing_to_the_loss() -> None:
+    batch = small_batch()
+    config = Objective(kl=Kl(place="reward"))
+    assert torch.equal(policy_loss(batch, config).value, policy_loss(batch, Objective()).value)
+
+
+def test_each_term_names_what_it_needs() -> None:
+    batch = small_batch()
+    for name, config in {
+        "ref_logp": Objective(kl=Kl()),
+        "entropy": Objective(entropy_coef=0.1),
+        "old_logp": Objective(),
+    }.items():
+        with pytest.raises(ConfigError, match=name):
+            policy_loss(Batch(**{**batch.__dict__, name: None}), config)
+
+
+# ---------------------------------------------------------------------------- metrics
+
+
+@pytest.mark.parametrize(
+    "mode", [TokenMean(), SeqMeanTokenMean(), SeqMeanTokenSumNorm(constant=9), TokenSum()]
+)
+def test_metrics_are_token_means_whatever_the_mode(mode) -> None:
+    batch = small_batch()
+    metrics = policy_loss(batch, Objective(aggregation=mode, clip=PpoClip(high=0.28))).metrics
+    valid = batch.mask != 0
+    d = (batch.logp - batch.old_logp)[valid].tolist()
+    A = batch.advantages[:, None].expand(3, 5)[valid].tolist()
+    to_reference = (batch.logp - batch.ref_logp)[valid].tolist()
+    upper = [a > 0 and math.exp(x) > 1.28 for x, a in zip(d, A, strict=True)]
+    lower = [a < 0 and math.exp(x) < 0.8 for x, a in zip(d, A, strict=True)]
+    assert sum(upper) > 0
+    assert sum(lower) > 0
+    right = {
+        "update/tokens": 10,
+        "update/responses": 3,
+        "update/zero_advantage_share": 0.0,
+        "clip/upper_share": sum(upper) / 10,
+        "clip/lower_share": sum(lower) / 10,
+        "clip/active_tokens": 10 - sum(upper) - sum(lower),
+        "ratio/mean": sum(map(math.exp, d)) / 10,
+        "ratio/min": math.exp(min(d)),
+        "ratio/max": math.exp(max(d)),
+        "ratio/p50": math.exp(sorted(d)[4]),
+        "ratio/p99": math.exp(max(d)),
+        "ratio/p01": math.exp(min(d)),
+        "kl/old_k1": -sum(d) / 10,
+        "kl/old_k3": sum(math.exp(x) - 1 - x for x in d) / 10,
+        "kl/ref_k1": sum(to_reference) / 10,
+        "kl/ref_k3": sum(math.exp(-x) - 1 + x for x in to_reference) / 10,
+        "entropy/token_mean": batch.entropy[valid].mean().item(),
+    }
+    for name, value in right.items():
+        assert metrics[name].item() == pytest.approx(value, rel=1e-12), name
+
+
+def test_metrics_can_be_switched_off() -> None:
+    assert policy_loss(small_batch(), Objective(), metrics=False).metrics == {}
+
+
+def test_metrics_of_what_is_absent_are_absent() -> None:
+    batch = Batch(**{**small_batch().__dict__, "ref_logp": None, "entropy": None})
+    names = policy_loss(batch, Objective()).metrics
+    assert not [n for n in names if n.startswith(("kl/ref", "entropy", "sampler"))]
+
+
+def test_quantiles_count_multiplicities() -> None:
+    values = torch.tensor([[1.0, 2.0, 3.0, 99.0]], dtype=F)
+    mask = torch.tensor([[97.0, 2.0, 1.0, 0.0]], dtype=F)
+    got = sampled_quantiles(values, mask=mask, levels=(0.5, 0.97, 0.98, 0.99, 0.995))
+    assert got.tolist() == [1.0, 1.0, 2.0, 2.0, 3.0]
+
+
+def test_sampled_quantiles_are_close_on_large_updates() -> None:
+    """Standard normal log-ratios, 64 × 4096: within 5 standard errors of a sample of 8192."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(64, 4096, generator=generator, dtype=F)
+    got = sampled_quantiles(values, mask=torch.ones_like(values), levels=(0.5, 0.99, 0.999))
+    for level, quantile, x in zip((0.5, 0.99, 0.999), (0.0, 2.3263, 3.0902), got, strict=True):
+        density = math.exp(-(quantile**2) / 2) / math.sqrt(2 * math.pi)
+        error = math.sqrt(level * (1 - level) / 7900) / density
+        assert abs(x.item() - quantile) < 5 * error
+
+
+def test_missing_rewards_do_not_make_the_mean_missing() -> None:
+    """B28: [.5, –, –, .8, .6, .7] has mean .65 of 4; all missing stays missing."""
+    nan = math.nan
+    mean, n = present_mean(torch.tensor([[0.5, nan, nan, 0.8, 0.6, 0.7], [nan] * 6], dtype=F))
+    assert mean[0].item() == pytest.approx(0.65)
+    assert n.tolist() == [4, 0]
+    assert math.isnan(mean[1].item())
+
+
+# ---------------------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mask": torch.ones(3, 4, dtype=F)}, "mask"),
+        ({"old_logp": torch.ones(2, 5, dtype=F)}, "old_logp"),
+        ({"advantages": torch.ones(4, dtype=F)}, "advantages"),
+        ({"group": torch.zeros(4, dtype=torch.int64)}, "group"),
+        ({"logp": torch.ones(5, dtype=F)}, "logp"),
+    ],
+)
+def test_wrong_shapes_are_one_clear_line(change, message: str) -> None:
+    batch = Batch(**{**small_batch().__dict__, **change})
+    with pytest.raises(ConfigError, match=message) as error:
+        policy_loss(batch, Objective())
+    assert "\n" not in str(error.value)
+
+
+def test_benchmark_rows_have_the_agreed_columns() -> None:
+    rows = objective_benchmarks(n_rounds=1)
+    assert [set(row) for row in rows] == [{"name", "value", "unit", "against", "ratio"}] * 2
