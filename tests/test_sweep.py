@@ -235,8 +235,8 @@ def test_grids_of_several_kinds_of_value(desk):
     assert table["set/rollout.overlong"].tolist()[0] == "none"
     assert table["set/workload"].tolist() == ["w.toml"] * 4
     assert table["error"].isna().all()
-    settings = pd.read_parquet("runs/s/shards")["settings"].map(json.loads)
-    assert {"collector", "rollout.overlong", "workload"} == set(settings[0])
+    row = json.loads(pd.read_parquet("runs/s/shards")["row"][0])
+    assert {"collector", "rollout.overlong", "workload"} == set(json.loads(row["settings"]))
 
 
 @pytest.mark.parametrize(
