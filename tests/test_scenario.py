@@ -101,3 +101,30 @@ def test_overrides_read_numbers_lists_and_text():
         parse_overrides(["--a.b"])
     with pytest.raises(ConfigError, match="unexpected argument 'x'"):
         parse_overrides(["x"])
+
+
+def test_another_workload_replaces_the_scenario_s_own_and_lies_where_it_is_named(tmp_path):
+    (tmp_path / "fits").mkdir()
+    fitted = '[workload]\nkind = "joint"\nsigma = 0.5\ndraws = "w.draws.csv"\n'
+    (tmp_path / "fits" / "w.toml").write_text(fitted)
+    file = tmp_path / "s.toml"
+    file.write_text('[workload]\nkind = "joint"\nsigma = 0.9\nmean_logit = 3.0\n')
+    for key in ("workload", "workload.base"):
+        scenario = load(file, {key: "w.toml", "workload.sd_logit": 1.5}, folder=tmp_path / "fits")
+        # nothing of the old one is left, and settings are laid over the new one
+        assert (scenario.workload.sigma, scenario.workload.mean_logit) == (0.5, 0.0)
+        assert scenario.workload.sd_logit == 1.5
+        assert scenario.workload.draws == str(tmp_path / "fits" / "w.draws.csv")
+    # a kind that the file has already changes nothing
+    assert load(file, {"workload.kind": "joint"}).workload.sigma == 0.9
+
+
+def test_none_means_absent_in_files_and_in_overrides(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('[collector]\nkind = "exact_refill"\nmax_candidate_multiplier = "none"\n')
+    assert load(file).collector.max_candidate_multiplier is None
+    file.write_text('[collector]\nkind = "none"\n')
+    assert load(file).collector.kind == "none"
+    file.write_text("[rollout.overlong]\nbuffer_tokens = 8\n")
+    assert load(file, parse_overrides(["--rollout.overlong", "none"])).rollout.overlong is None
+    assert parse_overrides(["--collector.kind", "none"]) == {"collector.kind": "none"}

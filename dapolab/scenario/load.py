@@ -64,7 +64,7 @@ def load(
     ----------
     path : a scenario TOML.
     overrides : dotted keys and values laid over the file, e.g. ``{"workload.sigma": 1.1}``;
-        ``{"workload": "FILE.toml"}`` replaces the whole workload.
+        ``{"workload": "FILE.toml"}`` (or ``workload.base``) replaces the whole workload.
     folder : what files named in the overrides are relative to; absent: the working folder.
 
     Raises
@@ -77,9 +77,10 @@ def load(
     changes = dict(overrides or {})
     beside = folder or Path()
     _include_workload(data, path.parent)
-    if isinstance(changes.get("workload"), str):
-        data["workload"] = {"base": changes.pop("workload")}
-        _include_workload(data, beside)
+    for key in ("workload", "workload.base"):
+        if isinstance(changes.get(key), str):
+            data["workload"] = {"base": changes.pop(key)}
+            _include_workload(data, beside)
     for key in (f"workload.{name}" for name in _FILES):
         if isinstance(changes.get(key), str):
             changes[key] = str(beside / changes[key])
