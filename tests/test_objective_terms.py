@@ -300,15 +300,18 @@ def test_quantiles_count_multiplicities() -> None:
     assert got.tolist() == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
-def test_sampled_quantiles_are_close_on_large_updates() -> None:
-    """Standard normal log-ratios, 64 × 4096: within 5 standard errors of a sample of 8192."""
+@pytest.mark.parametrize("scale", [1.0, 1.05])
+def test_sampled_quantiles_of_large_updates(scale: float) -> None:
+    """24 updates of 64 × 4096 normal log-ratios within 4.5 SE; 5 % wider ones are found out."""
     generator = torch.Generator().manual_seed(0)
-    values = torch.randn(64, 4096, generator=generator, dtype=F)
-    got = sampled_quantiles(values, mask=torch.ones_like(values), levels=(0.5, 0.99, 0.999))
-    for level, quantile, x in zip((0.5, 0.99, 0.999), (0.0, 2.3263, 3.0902), got, strict=True):
+    values = scale * torch.randn(24, 64, 4096, generator=generator)
+    levels = (0.99, 0.999)
+    got = sampled_quantiles(values, mask=torch.ones(64, 4096), levels=levels).mean(dim=0)
+    n = 24 * (64 * 4096 // 33)
+    for level, quantile, x in zip(levels, (2.3263, 3.0902), got, strict=True):
         density = math.exp(-(quantile**2) / 2) / math.sqrt(2 * math.pi)
-        error = math.sqrt(level * (1 - level) / 7900) / density
-        assert abs(x.item() - quantile) < 5 * error
+        error = math.sqrt(level * (1 - level) / n) / density
+        assert (abs(x.item() - quantile) < 4.5 * error) == (scale == 1.0)
 
 
 def test_missing_rewards_do_not_make_the_mean_missing() -> None:
