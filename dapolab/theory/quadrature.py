@@ -61,6 +61,12 @@ def integrate(f: Survival, *, edges: FloatArray, rtol: float = 1e-12) -> FloatAr
     return result
 
 
+def unit_edges() -> FloatArray:
+    """Return panel borders on [0, 1] for integrands that pile up at either end."""
+    near = 2.0 ** np.arange(-40, 0)
+    return np.concatenate([[0.0], near, 1.0 - near[::-1][1:], [1.0]])
+
+
 def _largest(survival: Survival, x: float) -> float:
     return float(np.max(survival(np.array([x]))))
 
