@@ -1,5 +1,6 @@
 """Read a configuration, understand it, apply the rules."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +133,7 @@ def check_text(
         chosen = next(f for f in FRAMEWORKS if f == framework)
     else:
         raise ConfigError(f"--framework {framework}: one of {', '.join(FRAMEWORKS)}")
-    reading = _READING[chosen](source, version=version or keys.NEWEST[chosen])
+    reading = _READING[chosen](source, version=_version(version, chosen))
     run = _UNDERSTAND[chosen](reading)
     findings = [finding for rule in RULES for finding in rule(run)]
     difficulty = _difficulty(run, pass_rate, workload)
@@ -141,6 +142,15 @@ def check_text(
     # Rules ask for settings too, so what they could not learn is known only now.
     findings += [*known.wrong_type(run), *known.unresolved(run)]
     return Report(chosen, reading.version, tuple(in_order(findings)), summarise(run))
+
+
+def _version(version: str | None, framework: Framework) -> str:
+    if version is None:
+        return keys.NEWEST[framework]
+    dotted = version.removeprefix("v")
+    if "." in keys.NEWEST[framework] and not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,3}", dotted):
+        raise ConfigError(f"--version {version}: expected numbers like {keys.NEWEST[framework]}")
+    return dotted
 
 
 def _difficulty(run: Run, pass_rate: float | None, workload: Path | None) -> Difficulty | None:

@@ -9,7 +9,9 @@ _VERL_TOPS = frozenset(
     {"actor_rollout_ref", "algorithm", "critic", "reward", "reward_model", "async_training"}
 )
 _NEMO_TOPS = frozenset({"grpo", "loss_fn"})
-_MARKS_06 = frozenset({"groups_per_step", "max_candidate_multiplier", "overlong_cache"})
+_MARKS_06 = frozenset(
+    {"algorithm", "groups_per_step", "max_candidate_multiplier", "overlong_cache"}
+)
 _MARKS_SLIME = frozenset({"rollout_batch_size", "global_batch_size", "hf_checkpoint", "rm_type"})
 
 

@@ -180,7 +180,11 @@ def _entry(words: list[shell.Word]) -> tuple[str, int] | None:
     """Return the module or script that a command starts, and where it stands among its words."""
     texts = [word.text for word in words]
     for i, text in enumerate(texts[:-1]):
-        if text == "-m" and re.fullmatch(r"[\w.]+", texts[i + 1]) and "." in texts[i + 1]:
+        if (
+            text in ("-m", "--module")
+            and re.fullmatch(r"[\w.]+", texts[i + 1])
+            and "." in texts[i + 1]
+        ):
             return texts[i + 1], i + 1
     for i, text in enumerate(texts):
         if text.endswith(".py") and not text.startswith("-"):

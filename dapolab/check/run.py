@@ -136,6 +136,11 @@ def newer(version: str, than: str) -> bool:
     return _parts(version) >= _parts(than)
 
 
+def same(version: str, other: str) -> bool:
+    """Say whether two dotted versions are the same: 1.16 is 1.16.0."""
+    return version == other or (_parts(version) == _parts(other) and "." in version)
+
+
 def _parts(version: str) -> tuple[int, ...]:
     numbers = [int(p) if p.isdecimal() and len(p) < 10 else 0 for p in version.split(".")[:3]]
     return (*numbers, 0, 0, 0)[:3]

@@ -15,6 +15,7 @@ from dapolab.check.shell_words import RawWord, Scanner, piece_length
 MARK = "\x00"  # encloses the reason of an unknown piece inside a word
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _DECLARE = frozenset({"export", "local", "declare", "readonly", "typeset"})
 _OPEN = frozenset({"if", "case", "for", "while", "until", "select"})
 _CLOSE = frozenset({"fi", "esac", "done"})
@@ -110,15 +111,23 @@ def _expand_word(word: RawWord, scope: _Scope) -> list[Word]:
     """Expand one word; an array or an unquoted variable may give several words or none."""
     whole = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", word.text)
     if whole and whole[1] in scope.arrays:
-        return list(scope.arrays[whole[1]])
+        items = scope.arrays[whole[1]]
+        if word.text.startswith('"'):
+            return list(items)
+        return [Word(part, item.line) for item in items for part in _fields(item.text)]
     if re.fullmatch(r"\"?(\$[@*]|\$\{[@*]\})\"?", word.text) or (
         whole and whole[1] not in scope.plain
     ):
         return []  # arguments of the call, or an array that another file sets: not in this text
     text = _expand(word.text, scope, 0)
-    if re.fullmatch(r"\$\{?\w+\}?", word.text) and MARK not in text:
-        return [Word(part, word.line) for part in text.split()]
+    if re.fullmatch(r"\$\{?\w+\}?", word.text):
+        return [Word(part, word.line) for part in _fields(text)]
     return [Word(text, word.line)]
+
+
+def _fields(text: str) -> list[str]:
+    """Split at spaces as the shell does outside quotes; a text with an unknown piece stays whole."""
+    return [text] if MARK in text else text.split()
 
 
 def _unknown(reason: str) -> str:
@@ -133,17 +142,16 @@ def _expand(text: str, scope: _Scope, depth: int) -> str:
     at, size = 0, 0
     while at < len(text):
         n = piece_length(text, at)
-        piece = _piece(text[at : at + n], scope, depth)
+        name = _VARIABLE.match(text, at)
+        if name:
+            piece, n = _variable(name[1], scope), len(name[0])
+        else:
+            piece = _piece(text[at : at + n], scope, depth)
         size += len(piece)
         if size > _LONGEST_WORD:
             return _unknown("too long")
         parts.append(piece)
         at += n
-        if parts[-1] == "$":
-            name = re.compile(r"\w+|[@*#?$!-]").match(text, at)
-            if name:
-                parts[-1] = _variable(name[0], scope)
-                at = name.end()
     return "".join(parts)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dapolab.check.findings import Finding
 from dapolab.check.frameworks.dapo06 import MOST_RESPONSES
-from dapolab.check.frameworks.verl import ACTOR
+from dapolab.check.frameworks.verl import ACTOR, config_name
 from dapolab.check.keys import NEWEST
 from dapolab.check.run import Run
 
@@ -122,9 +122,7 @@ def _ranks(run: Run) -> int | None:
 
 def megatron(run: Run) -> bool:
     """Say whether the Megatron engine trains: its data-parallel size is not in these settings."""
-    return bool(run.reading.under(f"{ACTOR}.megatron")) or "megatron" in str(
-        run.reading.text("model_engine")
-    )
+    return "megatron" in config_name(run.reading.source)
 
 
 def _data_parallel(run: Run) -> int | None:

@@ -7,7 +7,7 @@ from dapolab.check import keys
 from dapolab.check.findings import Finding
 from dapolab.check.frameworks import dapo06, openrlhf, verl
 from dapolab.check.reading import Setting
-from dapolab.check.run import Run, newer
+from dapolab.check.run import Run, newer, same
 from dapolab.check.values import Unknown
 
 # Settings that moved: nearest by spelling would mislead.
@@ -38,7 +38,7 @@ def unknown(run: Run) -> Iterator[Finding]:
 
 
 def _verl(run: Run) -> Iterator[Finding]:
-    if run.version_text != keys.NEWEST["verl"]:
+    if not same(run.version_text, keys.NEWEST["verl"]):
         yield from _not_judged(run)
         return
     known = set(keys.verl_keys(verl.config_name(run.reading.source)))
@@ -177,7 +177,7 @@ def _not_judged(run: Run) -> Iterator[Finding]:
 
 
 def _trl(run: Run) -> Iterator[Finding]:
-    if run.version_text != keys.NEWEST["trl"]:
+    if not same(run.version_text, keys.NEWEST["trl"]):
         yield from _not_judged(run)
         return
     stored = keys.table("trl")

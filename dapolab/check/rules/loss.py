@@ -35,7 +35,7 @@ def trl_window(run: Run) -> Iterator[Finding]:
     window, generation = run.facts.get("window"), run.facts.get("generation")
     if not isinstance(window, int) or not isinstance(generation, int) or window == generation:
         return
-    if not newer(run.version_text, "1.11"):
+    if not newer(run.version_text, "1.16"):
         factor = window / generation
         yield run.finding(
             "loss-trl-scale",
@@ -45,6 +45,7 @@ def trl_window(run: Run) -> Iterator[Finding]:
             f"{window}/{generation} = {factor:.4g}: the effective learning rate changes with it",
             suggestion="TRL 1.16, or equal numbers",
             source="trl#5619, PR #5890, #6024; TRL <= 1.10 grpo_trainer.py",
+            certain=not newer(run.version_text, "1.11"),
         )
     elif generation > window:
         yield run.finding(
