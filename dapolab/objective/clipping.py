@@ -253,7 +253,9 @@ def dppo(tokens: Tokens, clip: DppoTvClip | DppoKlClip) -> Tensor:
 def dppo_keep(tokens: Tokens, clip: DppoTvClip | DppoKlClip) -> Tensor:
     """Say which tokens have not yet moved too far the way their advantage pushes."""
     log_p = tokens.logp.detach()
-    log_q = log_p - tokens.ratio_of(clip).detach()
+    if tokens.log_ratio is None:
+        raise ConfigError(f'clip "{clip.kind}" needs old_logp')
+    log_q = log_p - tokens.log_ratio.detach()  # the old probability, whatever the ratio's clamp
     p, q = log_p.exp(), log_q.exp()
     if isinstance(clip, DppoTvClip):
         return torch.where(tokens.advantages > 0, p - q <= clip.high, p - q >= -clip.low)

@@ -10,8 +10,10 @@ from dapolab.objective import Batch, Structure
 WIDTH = 9
 LENGTHS = (5, 9, 0, 3, 1, 7, 9, 2, 4, 0, 6, 8)
 """Response tokens; two responses are fully masked."""
-GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 1, 9)
-"""Unequal groups, members apart; one of the last group's two is empty."""
+GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 1, 3)
+"""Unequal groups, members apart; one is a response alone."""
+PAIRED_GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 1, 9)
+"""The same without a response alone."""
 EQUAL_GROUPS = (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2)
 
 
@@ -51,7 +53,7 @@ def draw(
     groups: tuple[int, ...] = GROUPS,
     lengths: tuple[int, ...] = LENGTHS,
 ) -> Draw:
-    """Draw one batch; ``extreme`` moves some tokens by up to ±25 in log-probability."""
+    """Draw one batch; ``extreme`` moves some tokens by up to 25 in log-probability, up or down."""
     rng = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -65,14 +67,21 @@ def draw(
     sampler = old + 0.2 * normal(n, WIDTH)
     if extreme:
         hit = torch.rand(n, WIDTH, generator=rng) < 0.15
-        logp = torch.where(hit, old + 25.0 * normal(n, WIDTH).clamp(-1, 1), logp)
+        moved = -25.0 * torch.rand(n, WIDTH, generator=rng, dtype=torch.float64)
+        up = torch.rand(n, WIDTH, generator=rng) < 0.5
+        logp, old = torch.where(hit & ~up, moved, logp), torch.where(hit & up, moved, old)
         sampler = torch.where(hit, sampler + 3.0 * normal(n, WIDTH).clamp(-1, 1), sampler)
     outside = mask == 0
+
+    def log_probs(values: Tensor, junk: float) -> Tensor:
+        # Mirrored at 0, not cut: equal log-probs would tie covariances.
+        return -values.abs().clamp(min=1e-6).masked_fill(outside, -junk)
+
     return Draw(
-        logp=logp.clamp(max=-1e-3).masked_fill(outside, 5.0),
-        old=old.masked_fill(outside, -4.0),
-        sampler=sampler.clamp(max=-1e-3).masked_fill(outside, 2.0),
-        reference=(old + 0.5 * normal(n, WIDTH)).clamp(max=-1e-3).masked_fill(outside, 1.0),
+        logp=log_probs(logp, 5.0),
+        old=log_probs(old, -4.0),
+        sampler=log_probs(sampler, 2.0),
+        reference=log_probs(old + 0.5 * normal(n, WIDTH), 1.0),
         entropy=torch.rand(n, WIDTH, generator=rng, dtype=torch.float64),
         values=normal(n, WIDTH),
         mask=mask,
@@ -111,6 +120,8 @@ class Split:
         return self.name
 
 
+LOCAL = Split("local", ((tuple(range(12)),),))
+"""One call of the framework without global counts: its own denominators."""
 WHOLE = Split("whole", ((tuple(range(12)),),))
 MICROS = Split("3 micro-batches", (((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)),))
 RANKS = Split("2 ranks × uneven micro-batches", (((0, 1, 2, 3), (4, 5)), ((6, 7), (8, 9, 10, 11))))
