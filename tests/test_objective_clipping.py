@@ -218,6 +218,25 @@ def test_gmpo_of_verl_grows_with_the_micro_batches(n_micro: int) -> None:
     assert added == pytest.approx(n_micro * once, rel=1e-12)
 
 
+def test_gmpo_token_without_advantage_neither_counts_nor_moves() -> None:
+    """sgn(0) = 0 in verl's geo_mean, on policy too, where a clamp to [0, 0] has gradient 1."""
+    logp = torch.tensor([[-1.0, -2.0, -0.5]], dtype=F, requires_grad=True)
+    batch = Batch(
+        logp=logp,
+        old_logp=torch.tensor([[-1.0, -2.3, -0.5]], dtype=F),
+        mask=torch.ones(1, 3, dtype=F),
+        advantages=torch.tensor([[0.0, 2.0, 1.0]], dtype=F),
+    )
+    config = Objective(clip=GmpoClip(low=0.4, high=0.4), aggregation=SeqMeanTokenMean())
+    value = policy_loss(batch, config).value
+    ratio = math.exp((0.3 + 0.0) / 3)
+    assert value.item() == pytest.approx(-1.0 * ratio, rel=1e-12)
+    (gradient,) = torch.autograd.grad(value, logp)
+    right = torch.tensor([[0.0, -ratio / 3, -ratio / 3]], dtype=F)
+    torch.testing.assert_close(gradient, right, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient_weights(batch, config), right, rtol=1e-12, atol=0)
+
+
 # ---------------------------------------------------------------------------- covariance rules
 
 

@@ -1,6 +1,7 @@
 """Length rules, KL estimators, entropy, metrics, shapes: everything beside the surrogate."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from dapolab import rules
 from dapolab.objective import (
     Batch,
     Status,
+    Structure,
+    gradient_weights,
     kl_estimate,
     learning_signal,
     lengths_of,
@@ -21,9 +24,11 @@ from dapolab.objective import (
     shape_rewards,
 )
 from dapolab.objective.bench import objective_benchmarks
+from dapolab.objective.metrics import weighted_quantile
 from dapolab.scenario import (
     ConfigError,
     GdpoAdvantage,
+    GpgClip,
     Kl,
     Length,
     Objective,
@@ -32,6 +37,7 @@ from dapolab.scenario import (
     SeqMeanTokenMean,
     SeqMeanTokenSumNorm,
     TokenMean,
+    TokenMeanMicro,
     TokenSum,
 )
 
@@ -224,6 +230,82 @@ def test_kl_and_entropy_share_the_aggregation(weight: str) -> None:
     terms = (kl_term - 0.01 * batch.entropy) * batch.mask
     right = (terms.sum(dim=-1) / batch.mask.sum(dim=-1)).mean()
     assert got.item() == pytest.approx(right.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("entropy_mode", [None, TokenMean(), TokenMeanMicro()])
+def test_entropy_may_have_an_aggregation_of_its_own(entropy_mode) -> None:
+    """TRL averages it over the tokens of each micro-batch, whatever the loss does."""
+    batch, split = small_batch(), Structure.split(3, micro_rows=1)
+    plain = Objective(aggregation=SeqMeanTokenSumNorm(constant=7))
+    config = Objective(
+        aggregation=SeqMeanTokenSumNorm(constant=7),
+        entropy_coef=0.5,
+        entropy_aggregation=entropy_mode,
+    )
+    got = policy_loss(batch, plain, structure=split).value
+    got = got - policy_loss(batch, config, structure=split).value
+    sums, n = (batch.entropy * batch.mask).sum(dim=-1), batch.mask.sum(dim=-1)
+    right = {
+        "None": sums.sum() / 3 / 7,
+        "token-mean": sums.sum() / n.sum(),
+        "token-mean-micro": (sums / n).mean(),
+    }[entropy_mode.kind if entropy_mode else "None"]
+    assert got.item() == pytest.approx(0.5 * right.item(), rel=1e-12)
+
+
+# ---------------------------------------------------------------------------- gates
+
+
+def test_punished_responses_far_from_the_policy_lose_their_surrogate() -> None:
+    """DeepSeek-V3.2: A < 0 and mean log(sampler/current) > δ; KL and denominators stay."""
+    batch = small_batch()
+    batch = replace(batch, sampler_logp=batch.logp + torch.tensor([[0.5], [0.5], [0.1]], dtype=F))
+    kl = Kl(estimator="k2", coefficient=0.3)
+    config = Objective(off_policy_kl=0.2, kl=kl, clip=PpoClip(high=0.28))
+    open_rows = torch.tensor([[1.0], [0.0], [1.0]], dtype=F)
+    surrogates = -batch.advantages[:, None] * torch.where(
+        batch.advantages[:, None] > 0,
+        (batch.logp - batch.old_logp).exp().clamp(max=1.28),
+        (batch.logp - batch.old_logp).exp().clamp(min=0.8),
+    )
+    terms = surrogates * open_rows + 0.15 * (batch.logp - batch.ref_logp).square()
+    loss = policy_loss(batch, config)
+    assert loss.value.item() == pytest.approx((terms * batch.mask).sum().item() / 10, rel=1e-12)
+    gradient = gradient_weights(batch, config)
+    only_kl = 0.3 * (batch.logp - batch.ref_logp)[1] * batch.mask[1] / 10
+    torch.testing.assert_close(gradient[1], only_kl, rtol=1e-12, atol=0)
+    everything = policy_loss(batch, Objective(clip=PpoClip(high=0.28))).metrics
+    before, now = everything["clip/active_tokens"], loss.metrics["clip/active_tokens"]
+    stopped = ((batch.logp - batch.old_logp).exp() < 0.8)[1] & (batch.mask[1] != 0)
+    assert (before - now).item() == batch.mask[1].sum().item() - stopped.sum().item()
+    with pytest.raises(ConfigError, match="sampler_logp"):
+        policy_loss(small_batch(), config)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35, 0.5, 0.9])
+def test_only_tokens_of_high_entropy_learn(share: float) -> None:
+    batch = small_batch()
+    valid = batch.mask != 0
+    threshold = torch.quantile(batch.entropy[valid], 1 - share)
+    wanted = valid & (batch.entropy >= threshold)
+    config = Objective(clip=GpgClip(), top_entropy_share=share)
+    gradient = gradient_weights(batch, config)
+    assert torch.equal(gradient != 0, wanted)
+    plain = gradient_weights(batch, Objective(clip=GpgClip()))
+    torch.testing.assert_close(gradient[wanted], plain[wanted])
+
+
+@pytest.mark.parametrize("level", [0.0, 0.3, 0.5, 0.77, 1.0])
+def test_weighted_quantile_is_that_of_the_copies(level: float) -> None:
+    generator = torch.Generator().manual_seed(4)
+    values = torch.randn(2, 3, 4, generator=generator, dtype=F)
+    mask = torch.randint(0, 4, (2, 3, 4), generator=generator).to(F)
+    got = weighted_quantile(values, mask=mask, level=level)
+    for replica in range(2):
+        copies = values[replica].flatten().repeat_interleave(mask[replica].flatten().long())
+        right = torch.quantile(copies, level).item()
+        assert got[replica].item() == pytest.approx(right, rel=1e-12)
+    assert weighted_quantile(values, mask=torch.zeros_like(mask), level=level).tolist() == [0, 0]
 
 
 def test_kl_in_the_reward_adds_nothing_to_the_loss() -> None:

@@ -69,7 +69,7 @@ def gradient_weights(
     )
     tokens = parts.tokens
     outer = parts.scales.unsqueeze(-1) * tokens.mask
-    weighted = outer if parts.correction is None else outer * parts.correction.weight
+    weighted = outer if parts.weight is None else outer * parts.weight
     if config.sampler.applies == "replaces":
         gradient = -weighted * tokens.advantages
     else:

@@ -12,6 +12,7 @@ from dapolab.errors import ConfigError
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
 from dapolab.objective.clipping import Tokens, choose_tokens, clean_tokens, surrogate
+from dapolab.objective.gates import token_gate
 from dapolab.objective.kl import kl_estimate
 from dapolab.objective.masking import keep_valid
 from dapolab.objective.metrics import update_metrics
@@ -31,6 +32,8 @@ class Parts:
     correction: Correction | None
     scales: Tensor
     chosen: Tensor | None
+    weight: Tensor | None
+    """Factor of the surrogate: the sampler's weight and whatever gates close."""
 
 
 def policy_loss(
@@ -87,17 +90,27 @@ def policy_loss(
         losses = -parts.tokens.advantages * parts.tokens.logp
     else:
         losses = surrogate(parts.tokens, config.clip, chosen=parts.chosen)
-    if parts.correction is not None:
-        losses = losses * parts.correction.weight
+    if parts.weight is not None:
+        losses = losses * parts.weight
     if config.kl is not None and config.kl.place == "loss":
         losses = losses + config.kl.coefficient * kl_term(parts, config.kl)
-    if config.entropy_coef:
-        entropy = parts.batch.need("entropy", what_for="entropy_coef")
-        losses = losses - config.entropy_coef * keep_valid(entropy, mask=parts.tokens.mask)
     value = aggregate(losses, mask=parts.tokens.mask, scales=parts.scales)
+    if config.entropy_coef:
+        value = value - config.entropy_coef * _entropy(parts, config, structure)
     n_tokens = parts.tokens.mask.sum(dim=(-2, -1)).expand(value.shape)
     told = _metrics(parts, config) if metrics else {}
     return Loss(value=value, metrics=told, is_empty=n_tokens == 0)
+
+
+def _entropy(parts: Parts, config: Objective, structure: Structure | None) -> Tensor:
+    """Aggregate the entropy as the loss, or by its own rule from this batch alone."""
+    mask = parts.tokens.mask
+    entropy = keep_valid(parts.batch.need("entropy", what_for="entropy_coef"), mask=mask)
+    scales = parts.scales
+    if config.entropy_aggregation is not None:
+        rule, group = config.entropy_aggregation, parts.batch.group
+        scales = row_scales(mask, rule, group=group, structure=structure)
+    return aggregate(entropy, mask=mask, scales=scales)
 
 
 def _metrics(parts: Parts, config: Objective) -> dict[str, Tensor]:
@@ -106,6 +119,7 @@ def _metrics(parts: Parts, config: Objective) -> dict[str, Tensor]:
         parts.tokens,
         clip=NoClip() if config.sampler.applies == "replaces" else config.clip,
         correction=parts.correction,
+        weight=parts.weight,
         chosen=parts.chosen,
     )
 
@@ -149,7 +163,11 @@ def split_parts(
     )
     if selection is None and config.sampler.applies == "multiplies":
         selection = choose_tokens(tokens, config.clip, generator=generator)
-    return Parts(batch, tokens, correction, scales, selection)
+    weight = None if correction is None else correction.weight
+    gate = token_gate(batch, tokens, config)
+    if gate is not None:
+        weight = gate if weight is None else weight * gate
+    return Parts(batch, tokens, correction, scales, selection, weight)
 
 
 def kl_term(parts: Parts, config: Kl) -> Tensor:

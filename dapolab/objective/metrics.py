@@ -74,6 +74,7 @@ def update_metrics(
     *,
     clip: Clip,
     correction: Correction | None = None,
+    weight: Tensor | None = None,
     chosen: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Measure one update; see the module for the names.
@@ -88,6 +89,8 @@ def update_metrics(
         The surrogate, for the bounds that count as clipped.
     correction
         The sampler's weights, where there are any.
+    weight
+        All that multiplies the surrogate; a token of weight 0 is not active.
     chosen
         Tokens that a covariance rule chose.
     """
@@ -98,7 +101,7 @@ def update_metrics(
         "update/is_empty": shares.n_tokens == 0,
         "update/zero_advantage_share": shares.mean(tokens.advantages == 0),
     }
-    out |= _clip_metrics(tokens, clip, shares, correction, chosen)
+    out |= _clip_metrics(tokens, clip, shares, weight, chosen)
     if tokens.log_ratio is not None:
         out |= _ratio_metrics(tokens.log_ratio, shares)
     if batch.ref_logp is not None:
@@ -119,7 +122,7 @@ def _clip_metrics(
     tokens: Tokens,
     clip: Clip,
     shares: _Shares,
-    correction: Correction | None,
+    weight: Tensor | None,
     chosen: Tensor | None,
 ) -> dict[str, Tensor]:
     sides = clip_counts(tokens, clip)
@@ -134,14 +137,14 @@ def _clip_metrics(
         sides, counts = (), []  # CISPO bounds the weight and keeps the gradient
     learns = tokens.advantages != 0
     bound = getattr(clip, "log_ratio_clamp", None)
-    if correction is None and chosen is None and bound is None:
+    if weight is None and chosen is None and bound is None:
         # The three sides exclude each other and A = 0, so that counts will do.
         out["clip/active_tokens"] = shares.total(learns) - sum(counts)
         return out
     for side in sides:
         learns = learns & ~side
-    if correction is not None:
-        learns = learns & (correction.weight != 0)
+    if weight is not None:
+        learns = learns & (weight != 0)
     if isinstance(clip, ClipCov) and chosen is not None:
         learns = learns & ~chosen
     if bound is not None and not isinstance(clip, (CispoClip, VespoClip)):
@@ -240,6 +243,29 @@ def sampled_quantiles(values: Tensor, *, mask: Tensor, levels: tuple[float, ...]
     place = torch.searchsorted(cumulated, wanted.contiguous()).clamp(max=flat.shape[-1] - 1)
     found = ordered.gather(-1, place)
     return found.masked_fill(total == 0, 0.0)
+
+
+def weighted_quantile(values: Tensor, *, mask: Tensor, level: float) -> Tensor:
+    """Return the quantile over all tokens of an update, each as often as it counts; (...).
+
+    Interpolated between neighbours as numpy and torch do by default: place level·(n − 1) from 0 in
+    the sorted list of n tokens. 0 for an empty update.
+    """
+    flat, weights = values.flatten(-2), mask.expand(values.shape).flatten(-2)
+    ordered, order = flat.masked_fill(weights == 0, math.inf).sort(dim=-1)
+    cumulated = weights.gather(-1, order).cumsum(dim=-1).contiguous()
+    place = level * (cumulated[..., -1:] - 1.0).clamp(min=0.0)
+    ends = [
+        ordered.gather(-1, _token_at(cumulated, whole)) for whole in (place.floor(), place.ceil())
+    ]
+    found = torch.lerp(ends[0], ends[1], place - place.floor())
+    return torch.where(cumulated[..., -1:] > 0, found, 0.0).squeeze(-1)
+
+
+def _token_at(cumulated: Tensor, place: Tensor) -> Tensor:
+    """Return the index of the entry that holds the token at a place counted from 0."""
+    index = torch.searchsorted(cumulated, place.contiguous(), right=True)
+    return index.clamp(max=cumulated.shape[-1] - 1)
 
 
 def _sampler_metrics(

@@ -4,7 +4,7 @@ Plain frozen data without torch; ``dapolab.objective`` computes it. The parts li
 ``advantage``, ``clip`` and ``aggregation`` beside this module.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -136,6 +136,17 @@ class Objective(Config):
     kl: Kl | None = None
     length: Length = Length()
     entropy_coef: NonNegative = 0.0
+    entropy_aggregation: Aggregation | None = Field(
+        None, description="of the entropy bonus; absent: that of the loss (TRL: token-mean-micro)"
+    )
+    off_policy_kl: NonNegative | None = Field(
+        None,
+        description="responses with A < 0 whose mean log(sampler/current) exceeds this lose their "
+        "surrogate (DeepSeek-V3.2; TRL off_policy_mask_threshold, slime OPSM)",
+    )
+    top_entropy_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="only this share of tokens, of highest entropy, keeps its surrogate"
+    )
     degenerate_groups: InOut = Field(
         "in", description="groups without spread in the loss's denominators, or left out"
     )

@@ -96,15 +96,24 @@ def draw_batch(seed: int, *, replicas: tuple[int, ...] = ()) -> Batch:
     )
 
 
-def full_config(clip, mode, *, seed: int) -> Objective:
-    """An objective with every term, so that an invariant is one of all of them."""
+def full_config(clip, mode, *, seed: int, whole: bool = True) -> Objective:
+    """An objective with every term, so that an invariant is one of all of them.
+
+    The rule on entropy looks at the batch as a whole, so it cannot be split.
+    """
     rules = (
         SamplerCorrection(),
         SamplerCorrection(level="token", upper=1.1),
         SamplerCorrection(level="geometric", action="band", lower=0.9, upper=1.1),
     )
     return Objective(
-        clip=clip, aggregation=mode, sampler=rules[seed % 3], kl=Kl(), entropy_coef=0.01
+        clip=clip,
+        aggregation=mode,
+        sampler=rules[seed % 3],
+        kl=Kl(),
+        entropy_coef=0.01,
+        off_policy_kl=0.1 if seed % 2 else None,
+        top_entropy_share=0.7 if whole and seed % 5 else 1.0,
     )
 
 
@@ -139,7 +148,7 @@ def cells_of(split: Structure) -> dict[int, dict[int, torch.Tensor]]:
 def test_any_split_adds_up_to_the_global_loss(seed, clip, mode) -> None:
     """Micro-batches of any ranks, computed one by one with the update's scales (B01)."""
     batch = draw_batch(seed)
-    config = full_config(clip, mode, seed=seed)
+    config = full_config(clip, mode, seed=seed, whole=False)
     whole, gradient = value_and_gradient(batch, config)
     split = random_split(seed, 6)
     scales = row_scales(batch.mask, mode, group=batch.group, structure=split)
