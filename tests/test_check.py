@@ -166,6 +166,50 @@ def test_summary_says_what_is_computed() -> None:
     assert "\n" not in line
 
 
+def test_processes_of_the_launcher_count() -> None:
+    """8 processes x 4 responses x 2 micro-batches = 64 responses in a generation of TRL."""
+    arguments = (
+        "trl/scripts/grpo.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 "
+        "--num_generations 8 --epsilon_high 0.28 --max_completion_length 2048"
+    )
+    launched = check_text(f"accelerate launch --num_processes 8 {arguments}", name="run.sh")
+    assert "(64 responses)" in launched.findings[0].message
+    alone = check_text(f"python {arguments}", name="run.sh")
+    assert "(8 responses per process)" in alone.findings[0].message
+
+
+def test_updates_are_unknown_without_the_number_of_processes() -> None:
+    text = "generation_batch_size: 512\nper_device_train_batch_size: 8\nnum_generations: 8\n"
+    report = check_text(text)
+    assert "updates per rollout unknown" in report.summary
+    assert not {f.id for f in report.findings} & {"clip-updates", "clip-no-effect"}
+
+
+def test_cost_of_the_filter_on_a_workload(tmp_path: Path) -> None:
+    """Pass rates uniform over prompts: the share of mixed groups is (G - 1)/(G + 1)."""
+    workload = tmp_path / "w.toml"
+    workload.write_text(
+        'kind = "independent"\npass_rate = {kind = "beta", a = 1.0, b = 1.0}\n', encoding="utf-8"
+    )
+    report = check_file(CONFIGS / "dapo06_defaults.txt", workload=workload)
+    cost = next(f for f in report.findings if f.id == "filter-cost")
+    assert f"{100 * 7 / 9:.3g} % of groups are mixed" in cost.message
+    assert "w.toml" in cost.message
+    workload.write_text("kind = 5\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no workload"):
+        check_file(CONFIGS / "dapo06_defaults.txt", workload=workload)
+
+
+def test_versions() -> None:
+    """1.16 is 1.16.0, v1.10 is 1.10; a word is refused."""
+    window = CONFIGS / "trl_window.json"
+    short, full = (check_file(window, version=v).findings for v in ("1.16", "1.16.0"))
+    assert [f.id for f in short] == [f.id for f in full]
+    assert "loss-trl-scale" in {f.id for f in check_file(window, version="v1.10").findings}
+    with pytest.raises(ConfigError, match="--version"):
+        check_file(window, version="newest")
+
+
 # --------------------------------------------------------------------------------- the command
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dapolab.check import shell
+from dapolab.check import keys, shell
 from dapolab.check.python_call import read_python
 from dapolab.check.reading import Setting, Source
 from dapolab.check.values import Unknown, Value, read_scalar
@@ -22,6 +22,7 @@ MOST_NODES = 200_000
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w@/.-]*)=(.*)", re.DOTALL)
 _DELETION = re.compile(r"~([A-Za-z_][\w@/.-]*)")
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_RANKS = ("num_processes", "nproc_per_node")  # accelerate, torchrun
 _NEGATIVE = re.compile(r"-\d|-\.\d")
 
 
@@ -147,19 +148,10 @@ def _flat_items(table: dict[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def _resolved(settings: Iterable[Setting]) -> list[Setting]:
-    """Put in ``${other.key}`` where that key has a plain value in the same file."""
+    """Put in ``${other.key}`` where that key stands in the same file (OmegaConf)."""
     settings = sorted(settings, key=lambda s: s.line)
     plain = {s.key: s.value for s in settings}
-    return [Setting(s.key, _interpolated(s.value, plain, 0), s.line) for s in settings]
-
-
-def _interpolated(value: Value, plain: dict[str, Value], depth: int) -> Value:
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    whole = re.fullmatch(r"\$\{([\w.]+)\}", value)
-    if whole and whole[1] in plain and depth < 10:
-        return _interpolated(plain[whole[1]], plain, depth + 1)
-    return Unknown(value[:60])
+    return [Setting(s.key, keys.resolve(s.value, plain), s.line) for s in settings]
 
 
 # ------------------------------------------------------------------------- scripts and arguments
@@ -172,7 +164,12 @@ def _script(text: str) -> Source:
     if launches:
         words = max(launches, key=len)
         entry, at = _entry(words) or ("", 0)
-        return _from_words(words[at + 1 :], entry=entry)
+        source = _from_words(words[at + 1 :], entry=entry)
+        if source.form == "overrides":
+            return source
+        ranks = tuple(s for s in _arguments(words[:at]) if s.key in _RANKS)
+        named = tuple(Setting("num_processes", s.value, s.line) for s in ranks)
+        return Source(source.form, (*named, *source.settings), entry)
     return _from_words([word for words in found for word in words], entry=None)
 
 

@@ -51,6 +51,7 @@ class Run:
     group_size : responses per prompt.
     batch_groups : prompts trained per rollout; ``batch_responses`` = times group size.
     update_responses : responses per optimizer update.
+    per_process : the two counts are those of one process, the number of processes is not known.
     n_updates : optimizer updates per rollout, passes over the data included.
     denominator : whose log-probs stand under the ratio.
     loss, clip_shape : the policy loss and what its ε bounds (``none``: it has no ε).
@@ -66,6 +67,7 @@ class Run:
     batch_groups: int | None = None
     batch_responses: int | None = None
     update_responses: int | None = None
+    per_process: bool = False
     n_updates: float | None = None
     denominator: Denominator = "recomputed"
     loss: str = "ppo"

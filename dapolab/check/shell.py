@@ -126,7 +126,7 @@ def _expand_word(word: RawWord, scope: _Scope) -> list[Word]:
 
 
 def _fields(text: str) -> list[str]:
-    """Split at spaces as the shell does outside quotes; a text with an unknown piece stays whole."""
+    """Split at spaces, as the shell does outside quotes; what is partly unknown stays whole."""
     return [text] if MARK in text else text.split()
 
 

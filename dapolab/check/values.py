@@ -28,6 +28,7 @@ def read_scalar(text: str) -> Value:
     """Read one written value: null, true/false, a number, a [list], else the word itself.
 
     Numbers follow Python (1e-6 is a float, as in Hydra, unlike YAML 1.1); quotes are taken off.
+    ``None`` is a word, as in YAML and Hydra.
     """
     return _read(text.strip(), 0)
 
@@ -36,7 +37,7 @@ def _read(text: str, depth: int) -> Value:
     lower = text.lower()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
-    if lower in ("null", "none", "~", ""):
+    if lower in ("null", "~", ""):
         return None
     if lower in ("true", "false"):
         return lower == "true"

@@ -38,16 +38,20 @@ def understand(reading: Reading) -> Run:
     high_given = reading.value("epsilon_high") is not None
     beta = reading.number("beta")
     shape = SHAPES.get(loss, "sequence" if sequence else "ratio")
-    responses = generation * per_device if generation and per_device else None
+    ranks = _processes(reading)
+    per_micro = per_device * (ranks or 1) if per_device else None
+    responses = generation * per_micro if generation and per_micro else None
+    if reading.value("generation_batch_size") is not None:
+        responses = reading.integer("generation_batch_size")
     return Run(
         reading=reading,
         trainer="GRPOTrainer",
         names=_names(high_given),
-        assumed="" if _processes(reading) else "one process",
         group_size=group,
         batch_groups=responses // group if responses and group else None,
         batch_responses=responses,
-        update_responses=window * per_device if window and per_device else None,
+        update_responses=window * per_micro if window and per_micro else None,
+        per_process=ranks is None,
         n_updates=updates,
         loss=loss,
         clip_shape=shape,
@@ -89,15 +93,18 @@ def _names(high_given: bool) -> dict[str, str]:
 
 
 def steps_per_generation(reading: Reading) -> int | None:
-    """Return micro-batches per generation as GRPOConfig derives them (one process assumed)."""
+    """Return micro-batches per generation as GRPOConfig derives them.
+
+    None where generation_batch_size is given and the number of processes is not.
+    """
     if reading.value("steps_per_generation") is not None:
         return reading.integer("steps_per_generation")
     if reading.value("generation_batch_size") is None:
         return reading.integer("gradient_accumulation_steps")
     size = reading.integer("generation_batch_size")
     per_device = reading.integer("per_device_train_batch_size")
-    ranks = _processes(reading) or 1
-    return size // (per_device * ranks) if size and per_device else None
+    ranks = _processes(reading)
+    return size // (per_device * ranks) if size and per_device and ranks else None
 
 
 def _processes(reading: Reading) -> int | None:

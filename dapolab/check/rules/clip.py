@@ -135,7 +135,9 @@ def no_effect(run: Run) -> Iterator[Finding]:
     if not _ratio_clip(run) or run.facts.get("straddles"):
         return
     meant = run.given("eps_high") or run.given("eps_low") or run.given("eps_any")
-    size = f"{run.batch_responses} responses" if run.batch_responses else "the whole rollout"
+    size = "the whole rollout"
+    if run.batch_responses:
+        size = f"{run.batch_responses} responses{_each(run)}"
     yield run.finding(
         "clip-no-effect",
         "warning" if meant else "note",
@@ -145,6 +147,10 @@ def no_effect(run: Run) -> Iterator[Finding]:
         suggestion=_more_updates(run),
         source=ONE_UPDATE,
     )
+
+
+def _each(run: Run) -> str:
+    return " per process" if run.per_process else ""
 
 
 def _more_updates(run: Run) -> str:
@@ -161,7 +167,7 @@ def updates(run: Run) -> Iterator[Finding]:
     count = f"{n:.4g} updates per rollout, {n - 1:.4g} of them off-policy"
     sizes = ""
     if run.batch_responses and run.update_responses:
-        sizes = f" ({run.batch_responses} responses, {run.update_responses} an update)"
+        sizes = f" ({run.batch_responses} responses, {run.update_responses} an update{_each(run)})"
     yield run.finding(
         "clip-updates",
         "note",

@@ -17,12 +17,11 @@ MOVED = {
     "custom_reward_function.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg and "
     "reward.reward_kwargs.max_resp_len, appended with +",
     f"{verl.ACTOR}.use_token_level_loss": f"{verl.ACTOR}.loss_agg_mode=token-mean",
-    "actor_rollout_ref.model.use_liger": "actor_rollout_ref.model.use_liger (append with +)",
 }
 # Read by 0.9.1 although the composed defaults lack them: YAML or + may set them.
 READ_BEYOND = ("reward.reward_kwargs.", "reward_model.reward_kwargs.")
 GONE = ("reward_model.overlong_buffer", "custom_reward_function.overlong_buffer")
-HYDRA_OWN = ("hydra", "--config", "model_engine")
+HYDRA_OWN = ("hydra", "defaults", "--config", "model_engine")
 PROCESS_FLAGS = ("num_processes", "config_file", "config", "num_machines", "main_process_port")
 # Engine sections whose content depends on the chosen engine.
 ENGINE = (".megatron", ".veomni", ".torchtitan", ".automodel")
