@@ -24,7 +24,7 @@ from dapolab.objective import (
     shape_rewards,
 )
 from dapolab.objective.bench import objective_benchmarks
-from dapolab.objective.metrics import weighted_quantile
+from dapolab.objective.quantiles import weighted_quantile
 from dapolab.scenario import (
     ConfigError,
     GdpoAdvantage,

@@ -27,7 +27,8 @@ from dapolab.objective.length import (
     shape_rewards,
 )
 from dapolab.objective.loss import policy_loss, select_tokens
-from dapolab.objective.metrics import present_mean, sampled_quantiles
+from dapolab.objective.metrics import present_mean
+from dapolab.objective.quantiles import sampled_quantiles
 from dapolab.objective.sampler import Correction, correct
 from dapolab.objective.signal import Signal, learning_signal
 

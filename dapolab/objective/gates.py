@@ -6,7 +6,7 @@ from torch import Tensor
 from dapolab.objective.batch import Batch
 from dapolab.objective.clipping import Tokens
 from dapolab.objective.masking import keep_valid, row_mean
-from dapolab.objective.metrics import weighted_quantile
+from dapolab.objective.quantiles import weighted_quantile
 from dapolab.scenario import Objective
 
 

@@ -29,7 +29,8 @@ from dapolab.objective.clipping import (
     ratio_bounds,
     sequence_log_ratio,
 )
-from dapolab.objective.masking import inverse, keep_valid
+from dapolab.objective.masking import inverse
+from dapolab.objective.quantiles import sampled_quantiles
 from dapolab.objective.sampler import Correction
 from dapolab.scenario import (
     CispoClip,
@@ -45,8 +46,6 @@ from dapolab.scenario import (
 )
 
 QUANTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99, "p999": 0.999}
-# Quantiles come from at most so many tokens of a replica: ±0.0003 at p999, no sort of the update.
-MAX_SAMPLED_TOKENS = 8192
 
 
 class _Shares:
@@ -54,6 +53,7 @@ class _Shares:
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
+        self.outside = mask == 0
         self.per_row = mask.sum(dim=-1, keepdim=True)
         self.n_tokens = self.per_row.sum(dim=(-2, -1))
         self.per_token = inverse(self.n_tokens)
@@ -65,6 +65,16 @@ class _Shares:
 
     def mean(self, values: Tensor) -> Tensor:
         return self.total(values) * self.per_token
+
+    def mean_in_place(self, own: Tensor) -> Tensor:
+        """Return the mean of an array that nobody needs afterwards: half the memory traffic."""
+        larger = own.dim() > self.mask.dim() and own.shape[-1] == self.mask.shape[-1]
+        if own.shape != self.mask.shape and not larger:
+            return self.mean(own)
+        return own.mul_(self.mask).sum(dim=(-2, -1)) * self.per_token
+
+    def clean(self, values: Tensor) -> Tensor:
+        return values.masked_fill(self.outside, 0.0)
 
 
 @torch.no_grad()
@@ -105,11 +115,11 @@ def update_metrics(
     if tokens.log_ratio is not None:
         out |= _ratio_metrics(tokens.log_ratio, shares)
     if batch.ref_logp is not None:
-        d = keep_valid(batch.logp - batch.ref_logp, mask=tokens.mask)
+        d = shares.clean(batch.logp - batch.ref_logp)
         out["kl/ref_k1"] = shares.mean(d)
-        out["kl/ref_k3"] = shares.mean((-d).exp() - 1.0) + out["kl/ref_k1"]
+        out["kl/ref_k3"] = shares.mean_in_place((-d).exp_().sub_(1.0)) + out["kl/ref_k1"]
     if batch.entropy is not None:
-        out["entropy/token_mean"] = shares.mean(keep_valid(batch.entropy, mask=tokens.mask))
+        out["entropy/token_mean"] = shares.mean_in_place(shares.clean(batch.entropy))
     out |= _sampler_metrics(batch, shares, correction)
     replicas = batch.logp.shape[:-2]
     return {name: value.expand(replicas) for name, value in out.items()}
@@ -170,10 +180,22 @@ def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, ...]:
             else:
                 log_ratio = tokens.ratio_of(clip)
             bottom, top = (bound.log() for bound in ratio_bounds(clip, A))
-            return _beyond(log_ratio, bottom, top, positive, negative)
+            two_sided = any(getattr(clip, x, None) is not None for x in ("dual_c", "delta"))
+            return _beyond(
+                log_ratio,
+                (bottom, top),
+                positive=positive,
+                negative=negative,
+                two_sided=two_sided,
+            )
         case GmpoClip():
-            bottom, top = gmpo_bounds(clip, A)
-            return _beyond(tokens.ratio_of(clip), bottom, top, positive, negative)
+            return _beyond(
+                tokens.ratio_of(clip),
+                gmpo_bounds(clip, A),
+                positive=positive,
+                negative=negative,
+                two_sided=False,
+            )
         case CispoClip():
             ratio = tokens.ratio_of(clip).exp()
             low, high = cispo_bounds(clip)
@@ -189,16 +211,20 @@ def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, ...]:
 
 
 def _beyond(
-    log_ratio: Tensor, bottom: Tensor, top: Tensor, positive: Tensor, negative: Tensor
+    log_ratio: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    *,
+    positive: Tensor,
+    negative: Tensor,
+    two_sided: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compare with one threshold a sign: few bounds are moved out of reach, not many tokens."""
+    bottom, top = bounds
     inf = math.inf
-    bottom = torch.where(negative, bottom, -inf)
-    return (
-        log_ratio > torch.where(positive, top, inf),
-        log_ratio < bottom,
-        log_ratio > torch.where(negative, top, inf),
-    )
+    above = log_ratio > torch.where(positive, top, inf)
+    below = log_ratio < torch.where(negative, bottom, -inf)
+    dual = log_ratio > torch.where(negative, top, inf) if two_sided else torch.zeros_like(negative)
+    return above, below, dual
 
 
 # ---------------------------------------------------------------------------- ratios
@@ -206,9 +232,9 @@ def _beyond(
 
 def _ratio_metrics(log_ratio: Tensor, shares: _Shares) -> dict[str, Tensor]:
     mean = shares.mean(log_ratio)
-    excess = shares.mean(log_ratio.exp() - 1.0)
+    excess = shares.mean_in_place(log_ratio.exp().sub_(1.0))
     # The mean lies between the extremes, so it may stand where there is no token.
-    inside = torch.where(shares.mask != 0, log_ratio, mean[..., None, None])
+    inside = torch.where(shares.outside, mean[..., None, None], log_ratio)
     out = {
         "ratio/mean": excess + 1.0,
         "ratio/min": inside.amin(dim=(-2, -1)).exp(),
@@ -222,71 +248,26 @@ def _ratio_metrics(log_ratio: Tensor, shares: _Shares) -> dict[str, Tensor]:
     return out
 
 
-def sampled_quantiles(values: Tensor, *, mask: Tensor, levels: tuple[float, ...]) -> Tensor:
-    """Return weighted quantiles over tokens, from a sample of fixed stride; (..., len(levels)).
-
-    The quantile is the smallest value at which the cumulated weight reaches its share (exact for up
-    to ``MAX_SAMPLED_TOKENS`` token places); 0 where the sample holds no token. The stride is odd so
-    that it visits all columns of widths that are powers of two.
-    """
-    flat = values.flatten(-2)
-    weights = mask.expand(values.shape).flatten(-2)
-    stride = -(-flat.shape[-1] // MAX_SAMPLED_TOKENS)
-    stride += 1 - stride % 2
-    flat, weights = flat[..., ::stride], weights[..., ::stride]
-    ordered, order = flat.masked_fill(weights == 0, math.inf).sort(dim=-1)
-    cumulated = weights.gather(-1, order).cumsum(dim=-1)
-    total = cumulated[..., -1:]
-    wanted = total * torch.tensor(levels, dtype=total.dtype, device=total.device)
-    # A cumulated share may miss its level by rounding alone.
-    wanted = wanted * (1.0 - 4.0 * torch.finfo(total.dtype).eps)
-    place = torch.searchsorted(cumulated, wanted.contiguous()).clamp(max=flat.shape[-1] - 1)
-    found = ordered.gather(-1, place)
-    return found.masked_fill(total == 0, 0.0)
-
-
-def weighted_quantile(values: Tensor, *, mask: Tensor, level: float) -> Tensor:
-    """Return the quantile over all tokens of an update, each as often as it counts; (...).
-
-    Interpolated between neighbours as numpy and torch do by default: place level·(n − 1) from 0 in
-    the sorted list of n tokens. 0 for an empty update.
-    """
-    flat, weights = values.flatten(-2), mask.expand(values.shape).flatten(-2)
-    ordered, order = flat.masked_fill(weights == 0, math.inf).sort(dim=-1)
-    cumulated = weights.gather(-1, order).cumsum(dim=-1).contiguous()
-    place = level * (cumulated[..., -1:] - 1.0).clamp(min=0.0)
-    ends = [
-        ordered.gather(-1, _token_at(cumulated, whole)) for whole in (place.floor(), place.ceil())
-    ]
-    found = torch.lerp(ends[0], ends[1], place - place.floor())
-    return torch.where(cumulated[..., -1:] > 0, found, 0.0).squeeze(-1)
-
-
-def _token_at(cumulated: Tensor, place: Tensor) -> Tensor:
-    """Return the index of the entry that holds the token at a place counted from 0."""
-    index = torch.searchsorted(cumulated, place.contiguous(), right=True)
-    return index.clamp(max=cumulated.shape[-1] - 1)
-
-
 def _sampler_metrics(
     batch: Batch, shares: _Shares, correction: Correction | None
 ) -> dict[str, Tensor]:
     if correction is not None:
-        d = correction.log_ratio * (shares.mask != 0)
-        ratio, weight = d.exp(), correction.weight
+        d = shares.clean(correction.log_ratio)
+        weight = correction.weight
     elif batch.sampler_logp is not None and batch.old_logp is not None:
-        d = keep_valid(batch.old_logp - batch.sampler_logp, mask=shares.mask)
-        ratio = weight = d.exp()
+        d = shares.clean(batch.old_logp - batch.sampler_logp)
+        weight = d.exp()
     else:
         return {}
     mean_d, mean_weight = shares.mean(d), shares.mean(weight)
-    mean_ratio = mean_weight if correction is None else shares.mean(ratio)
+    excess = shares.mean_in_place(d.exp().sub_(1.0))
+    mean_square = shares.mean_in_place(weight * weight)
     smallest, largest = d.amin(dim=(-2, -1)), d.amax(dim=(-2, -1))
     out = {
         "sampler/k1": -mean_d,
-        "sampler/k3": (mean_ratio - 1.0 - mean_d) * (shares.n_tokens > 0),
+        "sampler/k3": excess - mean_d,
         "sampler/max_abs_log_ratio": torch.maximum(-smallest, largest),
-        "sampler/ess_share": mean_weight.square() * inverse(shares.mean(weight * weight)),
+        "sampler/ess_share": mean_weight.square() * inverse(mean_square),
     }
     if correction is not None:
         out["sampler/truncated_share"] = shares.mean(correction.bounded)
