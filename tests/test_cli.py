@@ -1,6 +1,7 @@
 """Every command: its JSON document, its seed, its files, its width."""
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -160,15 +161,6 @@ def test_equal_seeds_equal_bytes_other_seeds_other_results(desk, command):
     assert other != document
 
 
-def test_the_seed_moves_a_fit_only_where_it_is_random(desk):
-    desk.write("r.csv", rollouts())
-    fits = [
-        desk.done("fit", "r.csv", *FIT, "--json", "--seed", seed).document for seed in ("1", "2")
-    ]
-    means = [{name: m["mean"] for name, m in fit["parameters"].items()} for fit in fits]
-    assert means[0] == means[1]
-
-
 # settings
 
 
@@ -272,6 +264,24 @@ def test_piped_output_has_no_colour_codes(desk):
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_progress_is_shown_on_a_terminal_and_on_stderr_alone(desk):
+    terminal, child_end = os.openpty()
+    words = [sys.executable, "-m", "dapolab", "simulate", "tiny.toml", "--json", *QUICK]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=child_end, text=True, cwd=desk.folder
+    ) as child:
+        os.close(child_end)
+        out, _ = child.communicate(timeout=120)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert child.returncode == 0
+    assert "simulate exact_refill" in shown
+    assert "2/2" in shown
+    assert out.startswith("{")
+    assert "\x1b" not in out
 
 
 def test_the_short_view_is_in_words_and_the_long_one_by_name(desk):

@@ -63,7 +63,7 @@ def desk(tmp_path, monkeypatch, capsys):
              "qwen3-8b-h10-tp1"],
             "nearest: 'qwen3-8b-h100-tp1'",
         ),
-        (["compare", "tiny.toml", "--collectors", "rounds,treaming"], "'treaming' is not one of"),
+        (["compare", "tiny.toml", "--collectors", "rounds,treaming"], "nearest: 'streaming'"),
         (["compare", "tiny.toml", "--collectors", ""], "is not one of"),
         # settings that cannot work together
         (

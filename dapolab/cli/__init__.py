@@ -1,6 +1,7 @@
 """The command line: one small file a command, loaded only when it is asked for."""
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("dapolab: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        # a temporary name tells the user nothing: .NAME.HEX.tmp is NAME
+        name = re.sub(r"(?:^|(?<=/))\.(.+)\.[0-9a-f]{12}\.tmp\b", r"\1", str(error.filename or ""))
+        where = f"{name}: " if name else ""
         return _refuse(f"{where}{error.strerror or error}")
     except MemoryError:
         return _refuse("out of memory: lower rollout sizes, --jobs or run.steps")

@@ -54,6 +54,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "engine/preemptions": "preempted",
     },
 }
+ROOM_FOR_INTERVALS = 70
 SIGNAL = "* mixed: some answers right, some wrong; only those have a gradient"
 # Rows that say something only when they are not the rule: metric -> its value then.
 _SILENT_AT = {
@@ -64,8 +65,11 @@ _SILENT_AT = {
 }
 
 
-def grouped(estimates: Mapping[str, Estimate]) -> Table:
-    """Return the metrics that most people want, in words; parts of the time by size, no zeros."""
+def grouped(estimates: Mapping[str, Estimate], *, width: int) -> Table:
+    """Return the metrics that most people want, in words; parts of the time by size, no zeros.
+
+    In less than ROOM_FOR_INTERVALS columns the means stand alone: folded rows are hard to read.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(overflow="fold")
     table.add_column(justify="right", overflow="fold")
@@ -84,7 +88,8 @@ def grouped(estimates: Mapping[str, Estimate]) -> Table:
         table.add_row(Text(title, style="bold"))
         for words, e in found:
             unit = "" if e.unit in ("share", "ratio") else e.unit
-            table.add_row(Text(f"  {words}"), formats.estimate(e), unit)
+            shown = e if width >= ROOM_FOR_INTERVALS else Estimate.exact(e.mean, unit=e.unit)
+            table.add_row(Text(f"  {words}"), formats.estimate(shown), unit)
     table.caption = SIGNAL
     table.caption_justify = "left"
     return table

@@ -67,9 +67,13 @@ def load_scenario(options: argparse.Namespace) -> Scenario:
 
 
 def headline(scenario: Scenario) -> str:
-    """Return one line: what was run and how often."""
-    return (
-        f"{scenario.name}: {scenario.run.replications} replications of {scenario.run.steps} steps, "
+    """Return in a line or two what was run and how often."""
+    epochs = scenario.workload.prompts.epochs
+    at_most = "at most " if epochs else ""
+    said = f"{scenario.description}\n" if scenario.description else ""
+    return said + (
+        f"{scenario.name}: {scenario.run.replications} replications of {at_most}"
+        f"{scenario.run.steps:,} steps, "
         f"B={scenario.rollout.groups_per_step} groups, G={scenario.rollout.group_size} responses, "
         f"cap {scenario.rollout.cap_tokens:,} tokens"
     )

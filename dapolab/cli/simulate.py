@@ -86,20 +86,20 @@ def _simulate(scenario: Scenario, options: argparse.Namespace) -> "Comparison":
 
 
 def _print(done: "Comparison", ahead: "Forecast", *, everything: bool) -> None:
-    from dapolab.cli.metrics import grouped
+    from dapolab.cli.metrics import ROOM_FOR_INTERVALS, grouped
     from dapolab.report.console import metric_table
 
     out = console()
     name = done.baseline
     out.print(f"{headline(done.scenario)}, policy {name}", markup=False)
     estimates = done.estimates[name]
-    out.print(metric_table(estimates) if everything else grouped(estimates))
+    out.print(metric_table(estimates) if everything else grouped(estimates, width=out.width))
     print_lines(out, [ahead.sentence()])
     print_notes(out, "to know", done.notes)
     if not everything:
-        out.print(
-            "\nmeans over replications [99 % interval]; --all prints every metric", style="dim"
-        )
+        narrow = out.width < ROOM_FOR_INTERVALS
+        means = "means (a wider terminal shows intervals)" if narrow else "means [99 % interval]"
+        out.print(f"\n{means}; --all prints every metric", style="dim", markup=False)
 
 
 def _with_fit(scenario: Scenario, options: argparse.Namespace) -> "Comparison | None":

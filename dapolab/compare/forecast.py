@@ -83,11 +83,19 @@ class Forecast:
         if name in self.with_fit:
             parts.append(self.with_fit[name])
         spans = [
-            f"{e.low:,.3g}–{e.high:,.3g}"
+            f"{_plain(e.low)}–{_plain(e.high)}"
             for e in parts
             if e.low is not None and e.high is not None and e.low < e.high
         ]
-        return f"{parts[0].mean:,.4g}" + (f" [{'; '.join(spans)}]" if spans else "")
+        return _plain(parts[0].mean) + (f" [{'; '.join(spans)}]" if spans else "")
+
+
+def _plain(value: float) -> str:
+    """Return three significant digits, never as a power of ten."""
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(digits, 0)}f}"
 
 
 def one_run(x: npt.ArrayLike, *, unit: str) -> Estimate:

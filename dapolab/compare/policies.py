@@ -1,5 +1,6 @@
 """Which policies to compare, and their runs on common random numbers."""
 
+import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -40,7 +41,10 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
     chosen = dict(own)
     for name in (part.strip() for part in names.split(",")):
         if name not in known:
-            raise ConfigError(f"--collectors: {name!r} is not one of {', '.join(known)}, all")
+            near = difflib.get_close_matches(name, [*known, "all"], n=1, cutoff=0.0)[0]
+            raise ConfigError(
+                f"--collectors: {name!r} is not one of {', '.join(known)}, all; nearest: {near!r}"
+            )
         chosen[name] = known[name]
     return chosen
 

@@ -46,8 +46,8 @@ def comparison_table(
         for metric in CONSOLE_COLUMNS
         if any(metric in estimates.get(policy, {}) for policy in policies)
     ]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("  policy", overflow="fold", max_width=20)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("  policy", overflow="fold", max_width=24)
     table.add_column("relative cost", justify="right", no_wrap=True)
     for metric in columns:
         table.add_column(CONSOLE_COLUMNS[metric], justify="right", max_width=9)
@@ -59,7 +59,8 @@ def comparison_table(
         table.add_row(Text(f"{star} {name}"), shown, *cells)
     note = Text(
         "* may be the best: simultaneous 99 % intervals cannot tell these apart\n"
-        f"relative cost: seconds per trained group, {policies[0]} = 1, 99 % interval\n"
+        f"s/group: seconds for one trained group with right and wrong answers; relative\n"
+        f"cost: the same, {policies[0]} = 1, 99 % interval\n"
         "tail: share of the step that waits for the longest answers\n"
         "tokens: share of the generated tokens that is trained\n"
         "length: of trained over all mixed groups; below 1 the policy prefers short ones",
