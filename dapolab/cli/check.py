@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dapolab.cli.output import console, emit_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dapolab.check import Finding, Report
 
 TAKES_SETTINGS = False
@@ -74,24 +76,34 @@ def document(report: "Report") -> dict[str, Any]:
 
 
 def _print(report: "Report", name: str) -> None:
-    from rich.padding import Padding
     from rich.text import Text
 
     out = console()
     for finding in report.findings:
-        head = Text()
-        head.append(finding.severity, COLOURS[finding.severity])
-        head.append("" if finding.certain else " (likely)")
-        head.append(f" {finding.id}", "bold")
-        out.print(head + Text(f"  {_where(finding)}"))
-        out.print(Padding(Text(finding.message), (0, 0, 0, 4)))
+        sure = "" if finding.certain else " (likely)"
+        out.print(
+            Text.assemble(
+                (f"{finding.severity}{sure}", COLOURS[finding.severity]),
+                (f" {finding.id}", "bold"),
+                f"  {_where(finding)}",
+            )
+        )
+        _indented(out, finding.message, "")
         if finding.suggestion:
-            out.print(Padding(Text(f"-> {finding.suggestion}"), (0, 0, 0, 4)))
-        out.print(Padding(Text(finding.source, "dim"), (0, 0, 0, 4)))
+            _indented(out, f"-> {finding.suggestion}", "green")
+        _indented(out, finding.source, "dim")
     counts = {s: sum(f.severity == s for f in report.findings) for s in COLOURS}
     shown = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
     out.print(Text(f"{Path(name).name}: {shown}", "bold"))
     out.print(Text(report.summary))
+
+
+def _indented(out: "Console", text: str, style: str) -> None:
+    from rich.text import Text
+
+    for part in Text(text, style).wrap(out, max(out.width - 4, 20)):
+        part.rstrip()
+        out.print(Text("    ") + part)
 
 
 def _where(finding: "Finding") -> str:
