@@ -269,7 +269,7 @@ def test_kl_cov_takes_the_highest_over_the_whole_update() -> None:
 def test_clip_cov_draws_from_the_band_alone_and_repeats() -> None:
     batch = random_batch(4, spread=0.1)
     batch.advantages[4] = 0.3  # a dropped token shows where it had a gradient
-    clip = ClipCov(share=0.15, cov_low=0.05, cov_high=3.0)
+    clip = ClipCov(share=0.05, cov_low=0.05, cov_high=0.5)
     config = Objective(clip=clip, aggregation=TokenSum())
     n_chosen = max(1, math.floor(batch.mask.sum().item() * clip.share))
     cov = covariances(batch)
@@ -277,6 +277,7 @@ def test_clip_cov_draws_from_the_band_alone_and_repeats() -> None:
     moved = torch.where(batch.advantages > 0, ratio > 1.2, ratio < 0.8) & (batch.advantages != 0)
     band = (cov > clip.cov_low) & (cov < clip.cov_high) & (batch.mask != 0) & ~moved
     assert n_chosen < band.sum()
+    assert bool(((cov >= clip.cov_high) & (batch.mask != 0) & ~moved).any())
     plain = gradient_weights(batch, Objective(clip=PpoClip(), aggregation=TokenSum()))
     seen = torch.zeros(6, 7, dtype=torch.bool)
     for seed in range(60):

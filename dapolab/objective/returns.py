@@ -82,6 +82,13 @@ def whiten(values: Tensor, *, mask: Tensor) -> Tensor:
     return keep_valid((values - mean) * torch.rsqrt(variance + _WHITEN_FLOOR), mask=mask)
 
 
-def whiten_rows(values: Tensor, *, counts: Tensor) -> Tensor:
-    """Centre over responses and divide by their std (ddof 1); (..., N)."""
-    return whiten(values.unsqueeze(-1), mask=counts.unsqueeze(-1)).squeeze(-1)
+def whiten_rows(values: Tensor, *, counts: Tensor, eps: float) -> Tensor:
+    """Centre over responses and divide by their std (ddof 1) + eps; (..., N).
+
+    (TRL grpo_trainer.py 1.16.0, normalize_then_sum.)
+    """
+    n = counts.sum(dim=-1, keepdim=True)
+    mean = (values * counts).sum(dim=-1, keepdim=True) * inverse(n)
+    centred = torch.where(counts > 0, values - mean, 0.0)
+    variance = (centred.square() * counts).sum(dim=-1, keepdim=True) * inverse(n - 1)
+    return centred * inverse(variance.sqrt() + eps)
