@@ -482,6 +482,29 @@ def test_token_mean_residue_by_quadrature_of_the_printed_integral(K: int) -> Non
             "rewards of 0 and 1",
         ),
         (
+            lambda: length_bandit.length_path(
+                [0.5, 0.5, 0.0, 0.0],
+                bandit=ARMS,
+                mode=MODES[1],
+                geometry="natural",
+                until=1,
+                step=0.1,
+            ),
+            "both of them",
+        ),
+        (
+            lambda: hazard_bandit.hazard_gradient(
+                1.0, hazard_right=0.1, hazard_wrong=0.1, mode=MODES[0], group_size=4
+            ),
+            "p_correct",
+        ),
+        (
+            lambda: hazard_bandit.hazard_gradient(
+                0.5, hazard_right=0.1, hazard_wrong=0.1, mode=MODES[3], group_size=4
+            ),
+            "constant_tokens",
+        ),
+        (
             lambda: hazard_bandit.token_mean_residue(
                 4, hazard_right=0.1, hazard_wrong=0.1, group_size=4
             ),

@@ -4,7 +4,7 @@ What each module answers, under assumptions that every docstring states:
 
 ``groups``          share of prompt groups that are mixed, what the filter keeps (A1, A2, A9)
 ``sampling``        waves and candidates of refill and whole rounds, estimators of q (A3, A6-A8)
-``capped``          exact refill under a candidate cap: joint law of waves, candidates, kept (A4, A5)
+``capped``          refill under a candidate cap: joint law of waves, candidates, kept (A4, A5)
 ``collection``      policies without a barrier: streaming, one-for-one, over-provision (A10-A14)
 ``tails``           expected longest response of a wave (B1, B2)
 ``barrier``         time of the refill waves and their amplification (B3, B4)

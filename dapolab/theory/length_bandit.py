@@ -59,9 +59,8 @@ def _weight(bandit: ClassBandit, mode: Mode, constant_tokens: float | None) -> F
         raise ValueError(f"mode {mode!r} is not taken per response here")
     if constant_tokens is None:
         raise ValueError(f"{mode} needs constant_tokens, the length it divides by")
-    return np.full(
-        bandit.n_tokens_A.size, 1.0 / require_positive(constant_tokens, name="constant_tokens")
-    )
+    constant = require_positive(constant_tokens, name="constant_tokens")
+    return np.full(bandit.n_tokens_A.size, 1.0 / constant)
 
 
 def fitness(
@@ -211,7 +210,7 @@ def plain_drift_equal_classes_tokens(
 class LengthPath:
     """Training path of a class bandit with 0/1 rewards, arrays of shape (steps + 1,).
 
-    ``length_right`` and ``length_wrong`` are E[L | outcome], tokens; ``policy_TA`` the policies.
+    ``length_right_T`` and ``length_wrong_T`` are E[L | outcome], tokens.
     """
 
     time_T: FloatArray
@@ -238,18 +237,17 @@ def length_path(
     """
     pi = _policy(policy_A, bandit)
     right = bandit.reward_A == 1.0
-    if not np.all(np.isin(bandit.reward_A, (0.0, 1.0))) or right.all() or not right.any():
-        raise ValueError("length_path needs arms of reward 0 and arms of reward 1")
+    if not np.all(np.isin(bandit.reward_A, (0.0, 1.0))) or not 0.0 < pi[right].sum() < 1.0:
+        raise ValueError("length_path needs rewards of 0 and of 1, both of them possible")
     n_steps = round(require_positive(until, name="until") / require_positive(step, name="step"))
     with np.errstate(divide="ignore"):
         logits = np.log(pi)
     path = np.empty((n_steps + 1, pi.size))
     path[0] = pi
     for t in range(1, n_steps + 1):
-        pi = path[t - 1]
-        d = fitness(pi / pi.sum(), bandit=bandit, mode=mode, constant_tokens=constant_tokens)
+        d = fitness(pi, bandit=bandit, mode=mode, constant_tokens=constant_tokens)
         logits = logits + step * (d if geometry == "natural" else pi * (d - pi @ d))
-        path[t] = special.softmax(logits)
+        pi = path[t] = special.softmax(logits)
     long, accuracy = bandit.n_tokens_A, path @ bandit.reward_A
     return LengthPath(
         time_T=np.arange(n_steps + 1, dtype=np.float64) * step,
