@@ -34,7 +34,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric("rollout/truncated_share", "share", "finished candidates cut at the cap"),
     Metric("rollout/mixed_candidate_groups", "groups", "mixed candidates, aborted ones included"),
     Metric("rollout/degenerate_groups", "groups", "finished groups that the filter dropped"),
-    Metric("rollout/surplus_groups", "groups", "finished, not dropped by the filter, yet not trained"),
+    Metric("rollout/surplus_groups", "groups", "finished, passed the filter, yet not trained"),
     Metric("rollout/aborted_groups", "groups", "groups in flight when the collection stopped"),
     Metric("rollout/all_right_share", "share", "finished groups with every answer right"),
     Metric("rollout/all_wrong_share", "share", "finished groups with every answer wrong"),
@@ -84,7 +84,38 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric("engine/mean_concurrency", "responses", "responses in decoding, time average"),
 )
 
-BY_NAME: dict[str, Metric] = {metric.name: metric for metric in STEP_METRICS}
+# Of one optimizer update; shares are of its tokens, and 0 for an empty update.
+UPDATE_METRICS: tuple[Metric, ...] = (
+    Metric("update/tokens", "tokens", "tokens in the loss, multiplicities counted"),
+    Metric("update/responses", "responses", "responses with a token in the loss"),
+    Metric("update/is_empty", "flag", "no token was left: nothing was learned"),
+    Metric("update/zero_advantage_share", "share", "tokens with advantage 0"),
+    Metric("clip/upper_share", "share", "A > 0 and the ratio above its bound"),
+    Metric("clip/lower_share", "share", "A < 0 and the ratio below its bound"),
+    Metric("clip/dual_share", "share", "A < 0 and the ratio above the dual-clip constant"),
+    Metric("clip/active_tokens", "tokens", "tokens whose surrogate has a gradient"),
+    Metric("clip/covariance_share", "share", "tokens that clip_cov or kl_cov chose"),
+    Metric("ratio/mean", "ratio", "mean of π_current/π_old"),
+    Metric("ratio/min", "ratio", "smallest ratio"),
+    Metric("ratio/max", "ratio", "largest ratio"),
+    Metric("ratio/p01", "ratio", "1 % of the ratios are smaller, from a sample of tokens"),
+    Metric("ratio/p50", "ratio", "median, from a sample"),
+    Metric("ratio/p99", "ratio", "1 % of the ratios are larger, from a sample"),
+    Metric("ratio/p999", "ratio", "0.1 % of the ratios are larger, from a sample"),
+    Metric("kl/old_k1", "nats", "KL(old‖current), mean of −log r (verl: ppo_kl)"),
+    Metric("kl/old_k3", "nats", "KL(old‖current), mean of r − 1 − log r"),
+    Metric("kl/ref_k1", "nats", "KL(current‖reference), mean of log π/π_ref"),
+    Metric("kl/ref_k3", "nats", "KL(current‖reference), mean of π_ref/π − 1 + log π/π_ref"),
+    Metric("entropy/token_mean", "nats", "mean over tokens, whatever the loss's aggregation"),
+    Metric("sampler/k1", "nats", "KL(sampler‖trainer), mean of log π_sampler/π"),
+    Metric("sampler/k3", "nats", "KL(sampler‖trainer), mean of w − 1 − log w, w = π/π_sampler"),
+    Metric("sampler/max_abs_log_ratio", "nats", "largest |log w| of a token"),
+    Metric("sampler/ess_share", "share", "effective sample size of the weights over tokens"),
+    Metric("sampler/truncated_share", "share", "tokens whose weight met a cap or a band"),
+    Metric("sampler/rejected_share", "share", "tokens that the correction took out"),
+)
+
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in STEP_METRICS + UPDATE_METRICS}
 
 # Columns that identify a row; every table of a run starts with those that apply.
 STEP_KEYS = ("policy", "replication", "step")

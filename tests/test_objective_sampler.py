@@ -138,6 +138,18 @@ def test_bypass_clips_current_over_sampler() -> None:
     assert loss.metrics["clip/upper_share"].item() == pytest.approx(upper / 8)
 
 
+def test_bypass_rejects_by_current_over_sampler() -> None:
+    """verl's bypass mode has no old policy: the statistic is that of the current one."""
+    _, sampler = log_probs()
+    moved = torch.tensor([[0.1], [0.5], [0.1]], dtype=F)
+    whole = batch_of(logp=sampler + moved)
+    rule = SamplerCorrection(bypass=True, rejection=Rejection(level="geometric", upper=1.3))
+    batch = Batch(**{**whole.__dict__, "old_logp": None})
+    got = policy_loss(batch, Objective(clip=NoClip(), sampler=rule)).value.item()
+    right = (-1.0 * math.exp(0.1) * 2 - 2.0 * math.exp(0.1) * 3) / 8
+    assert got == pytest.approx(right, rel=1e-12)
+
+
 def test_it_replaces_the_ratio() -> None:
     """verl bypass "reinforce", torchforge: −A·w·log π with w of current/sampler, no gradient."""
     batch = batch_of()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapolab import rules
+from dapolab.metrics import UPDATE_METRICS
 from dapolab.objective import (
     Batch,
     Status,
@@ -30,10 +31,12 @@ from dapolab.scenario import (
     GdpoAdvantage,
     GpgClip,
     Kl,
+    KlCov,
     Length,
     Objective,
     OverlongPenalty,
     PpoClip,
+    SamplerCorrection,
     SeqMeanTokenMean,
     SeqMeanTokenSumNorm,
     TokenMean,
@@ -363,6 +366,14 @@ def test_metrics_are_token_means_whatever_the_mode(mode) -> None:
     }
     for name, value in right.items():
         assert metrics[name].item() == pytest.approx(value, rel=1e-12), name
+
+
+def test_every_metric_is_defined_once_with_its_unit() -> None:
+    batch = small_batch(sampler_logp=small_batch().logp + 0.1)
+    names: set[str] = set()
+    for clip, sampler in ((PpoClip(), SamplerCorrection(level="token")), (KlCov(), {})):
+        names |= set(policy_loss(batch, Objective(clip=clip, sampler=sampler)).metrics)
+    assert names == {metric.name for metric in UPDATE_METRICS}
 
 
 def test_metrics_can_be_switched_off() -> None:

@@ -93,7 +93,7 @@ def advantages(
         If an input that the estimator needs is absent, or a group of one meets
         ``singletons = "error"``.
     """
-    groups = Groups.by_id(group)
+    groups = Groups.by_id(group.to(rewards.device))
     counts, trained = _roles(rewards, config, status, keyed=isinstance(config, GdpoAdvantage))
     counts = counts.to(mask.dtype)
     if isinstance(config, (ReinforcePpAdvantage, RemaxAdvantage, GaeAdvantage)):

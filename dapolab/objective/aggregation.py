@@ -122,7 +122,7 @@ def _window_scale(
 def _prompt_mean(n_N: Tensor, config: PromptMean, group: Tensor | None) -> Tensor:
     if group is None:
         raise ConfigError("prompt-mean needs group, the prompt id of each response")
-    groups = Groups.by_id(group)
+    groups = Groups.by_id(group.to(n_N.device))
     n_K = groups.sum(n_N)
     n_groups = (n_K > 0).sum(dim=-1, keepdim=True).to(n_N)
     if config.empty_groups == "in":

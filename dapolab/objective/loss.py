@@ -76,7 +76,9 @@ def policy_loss(
 
     Notes
     -----
-    ``kl.place = "reward"`` adds nothing here: it belongs to the reward (``advantages``).
+    ``kl.place = "reward"`` adds nothing here: it belongs to the reward (``learning_signal``).
+    What looks at all tokens at once, ``sampler.normalise``, ``top_entropy_share`` and
+    ``entropy_aggregation``, looks at this batch: under micro-batches that is one of them.
     """
     parts = split_parts(
         batch,
