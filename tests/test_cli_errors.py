@@ -296,7 +296,10 @@ def test_ctrl_c_to_a_process_and_its_workers(desk):
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert (child.returncode, out, err) == (130, "", "dapolab: interrupted\n")
+    assert (out, err) == ("", "dapolab: interrupted\n")
+    # CPython dies of the signal itself where it struck inside an exec() of text (dataclasses while
+    # importing): for the shell that is 130 as well
+    assert child.returncode in (130, -signal.SIGINT)
     assert set(desk.files()) == {"tiny.toml"}
 
 

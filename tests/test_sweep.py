@@ -215,7 +215,10 @@ def test_ctrl_c_stops_with_one_line_and_keeps_what_is_done(desk):
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert (child.returncode, out, err) == (130, "", "dapolab: interrupted\n")
+    assert (out, err) == ("", "dapolab: interrupted\n")
+    # CPython dies of the signal itself where it struck inside an exec() of text (dataclasses while
+    # importing): for the shell that is 130 as well
+    assert child.returncode in (130, -signal.SIGINT)
     assert len(list(Path("out/shards").glob("[!.]*.parquet"))) >= 5
 
 
