@@ -146,6 +146,44 @@ def test_clip_fractions_have_the_right_sign(ratio, A, upper, lower, active) -> N
     assert (gradient != 0) == bool(active)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F])
+@pytest.mark.parametrize(
+    "clip",
+    [
+        PpoClip(),
+        PpoClip(dual_c=3.0),
+        PpoClip(delta=1.6),
+        GspoClip(),
+        GspoClip(level="sequence_token"),
+        LuspoClip(),
+        CispoClip(),
+        SapoClip(),
+        GmpoClip(),
+        VespoClip(),
+        DppoTvClip(),
+        DppoKlClip(),
+    ],
+    ids=repr,
+)
+def test_ratios_beyond_exp_leave_no_nan(clip, dtype: torch.dtype) -> None:
+    """0 · ∞ is no gradient: a clipped token has gradient 0, however far it went."""
+    logp = torch.tensor([[-1.0, -2.0], [-1.0, -900.0], [-1.0, -1.0]], dtype=dtype)
+    logp.requires_grad_()
+    old = torch.tensor([[-900.0, -2.0], [-1.0, -1.0], [-1.0, -2000.0]], dtype=dtype)
+    batch = Batch(
+        logp=logp,
+        old_logp=old,
+        mask=torch.ones(3, 2, dtype=dtype),
+        advantages=torch.tensor([1.0, -1.0, 0.5], dtype=dtype),
+    )
+    value = policy_loss(batch, Objective(clip=clip)).value
+    (gradient,) = torch.autograd.grad(value, logp)
+    assert bool(torch.isfinite(value))
+    assert bool(torch.isfinite(gradient).all())
+    closed = gradient_weights(batch, Objective(clip=clip))
+    torch.testing.assert_close(closed, gradient, rtol=1e-4, atol=1e-7)
+
+
 def test_clip_settings_do_nothing_on_policy() -> None:
     """B15: one update a rollout has ratio 1 everywhere: bit-equal for any ε, clip fraction 0."""
     batch = random_batch(0, spread=0.0)

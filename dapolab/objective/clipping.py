@@ -34,6 +34,8 @@ from dapolab.scenario import (
 
 # DPPO's binary KL keeps its logarithms finite by this much (verl core_algos.py:1460-1542).
 _KL_FLOOR = 1e-8
+# log r at which SAPO's gate is 1 and flat to the last digit, yet exp still finite in float32.
+_SATURATED = 80.0
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,14 @@ def ratio_bounds(
 
 
 def ppo(log_ratio: Tensor, *, advantages: Tensor, bounds: tuple[Tensor, Tensor]) -> Tensor:
-    """Return −A·r with r held between bounds (PPO Eq. 7, DAPO Eq. 8, dual clip)."""
-    return -advantages * log_ratio.exp().clamp(*bounds)
+    """Return −A·r with r held between bounds (PPO Eq. 7, DAPO Eq. 8, dual clip).
+
+    A ratio far beyond its upper bound is cut before exp as well: it would overflow, and the 0 of
+    the clip times infinity is no gradient.
+    """
+    lower, upper = bounds
+    reachable = log_ratio.clamp(max=upper.log() + 1.0)
+    return -advantages * reachable.exp().clamp(lower, upper)
 
 
 def clipped(log_ratio: Tensor, advantages: Tensor, clip: ClipCov | PpoClip) -> Tensor:
@@ -204,7 +212,8 @@ def gmpo_bounds(clip: GmpoClip, advantages: Tensor) -> tuple[Tensor, Tensor]:
 def sapo(log_ratio: Tensor, *, advantages: Tensor, clip: SapoClip) -> Tensor:
     """Return −(4/τ)·σ(τ(r − 1))·A (SAPO Eq. 5; verl core_algos.py:1622-1704)."""
     tau = sapo_tau(advantages, clip)
-    return -torch.sigmoid(tau * (log_ratio.exp() - 1.0)) * (4.0 / tau) * advantages
+    ratio = log_ratio.clamp(max=_SATURATED).exp()
+    return -torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau) * advantages
 
 
 def sapo_tau(advantages: Tensor, clip: SapoClip) -> Tensor:

@@ -111,7 +111,8 @@ def _slope(tokens: Tokens, clip: Clip, chosen: Tensor | None) -> Tensor:
         case SapoClip():
             ratio = tokens.ratio_of(clip).exp()
             gate = torch.sigmoid(sapo_tau(A, clip) * (ratio - 1.0))
-            return -4.0 * gate * (1.0 - gate) * ratio * A * inside
+            flat = gate * (1.0 - gate)
+            return -4.0 * torch.where(flat > 0, flat * ratio, 0.0) * A * inside
         case DppoTvClip() | DppoKlClip():
             return _dppo_slope(tokens, clip, inside)
         case KlCov():
