@@ -1,6 +1,8 @@
 """Length rules, KL estimators, entropy, metrics, shapes: everything beside the surrogate."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -439,3 +441,19 @@ def test_wrong_shapes_are_one_clear_line(change, message: str) -> None:
 def test_benchmark_rows_have_the_agreed_columns() -> None:
     rows = objective_benchmarks(n_rounds=1)
     assert [set(row) for row in rows] == [{"name", "value", "unit", "against", "ratio"}] * 2
+
+
+def test_without_torch_the_import_says_which_extra_to_install() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "try:\n    import dapolab.objective\n"
+        "except ModuleNotFoundError as error:\n    print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "dapolab[train]" in run.stdout
+
+
+def test_configs_need_no_torch() -> None:
+    code = "import sys, dapolab.scenario; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
