@@ -22,6 +22,9 @@ from dapolab.collectors.actions import (
 from dapolab.scenario import Budget, Rollout
 from dapolab.scenario.collector import SPREAD_TOLERANCE
 
+GUARD_PER_TARGET = 1000
+"""Candidates per wanted group after which a policy without a limit of its own is ended."""
+
 
 def is_degenerate(group: Finished, *, keep_singletons: bool) -> bool:
     """Say whether a group carries no signal: its metric does not spread, or is missing (NaN).

@@ -104,7 +104,7 @@ def compare(
         ]
     )
     if len(steps) == 0:
-        raise ConfigError(f"no step was completed: {endings['ended'].iloc[0]}")
+        raise ConfigError(str(endings["ended"].iloc[0]))
     if not steps["rollout/effective_groups"].any():
         raise ConfigError(_nothing_trained(steps, policies))
     totals = totals_of(steps, policies, scenario.run.replications)

@@ -94,7 +94,9 @@ class Replenish(Config):
     """B groups in flight; each dropped group is replaced by one (OpenRLHF)."""
 
     kind: Literal["replenish"] = "replenish"
-    max_candidates: Count = Field(100_000, description="guard: OpenRLHF has no limit")
+    max_candidates: Count | None = Field(
+        None, description="guard (OpenRLHF has no limit); absent: 1000·B"
+    )
     budget: Budget = Budget()
 
 
@@ -103,7 +105,7 @@ class Streaming(Config):
 
     kind: Literal["streaming"] = "streaming"
     slots: Count | None = Field(None, description="K groups in flight; absent: 2·B")
-    max_candidates: Count = Field(100_000, description="guard")
+    max_candidates: Count | None = Field(None, description="guard; absent: 1000·B")
     budget: Budget = Budget()
 
 
@@ -121,7 +123,9 @@ class VerlV1(Config):
 
     kind: Literal["verl_v1"] = "verl_v1"
     max_inflight_gen_batches: Count = Field(1, description="at most this times B groups in flight")
-    max_candidates: Count = Field(100_000, description="guard: verl V1 has no limit")
+    max_candidates: Count | None = Field(
+        None, description="guard (verl V1 has no limit); absent: 1000·B"
+    )
     budget: Budget = Budget()
 
 

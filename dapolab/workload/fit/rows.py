@@ -74,6 +74,9 @@ class Rows:
         )
 
 
+FEW_PROMPTS = 20
+
+
 def prepare(
     table: pd.DataFrame,
     *,
@@ -110,6 +113,10 @@ def prepare(
     usable = _usable(tokens, correct, truncated, code, warnings)
     order = np.flatnonzero(usable)[np.argsort(code[usable], kind="stable")]
     present, unit = np.unique(code[order], return_inverse=True)
+    if len(present) == 1:
+        raise ConfigError("one prompt cannot show how prompts differ: fit at least a few dozen")
+    if 1 < len(present) < FEW_PROMPTS:
+        warnings.append(f"only {len(present)} prompts: take the fit as a sketch, not as a forecast")
     tokens = tokens[order]
     half_token = np.log(np.maximum(tokens, 1.0) - np.where(truncated[order], 0.0, 0.5))
     rows = Rows(
