@@ -1,0 +1,45 @@
+"""Toy policies small enough for an exact answer, trained with the very code of the objective.
+
+A bandit says which way a loss, a clip or a filter pushes a policy and how hard; it says nothing of
+wall-clock or of big models. Thousands of seeds are one leading replica dimension, and the tokens of
+an answer are multiplicities in the mask, so that an answer of a hundred tokens costs two places.
+"""
+
+from dapolab.bandit.answers import Answers, Bandit, Outcomes
+from dapolab.bandit.arms import ArmBandit
+from dapolab.bandit.curves import Curves, curve_table, final_estimates
+from dapolab.bandit.flow import Flow, population_flow
+from dapolab.bandit.gradients import GradientLaw, expected_gradient, sampled_gradients
+from dapolab.bandit.hazard import HazardBandit
+from dapolab.bandit.hazard_exact import expected_hazard_gradient
+from dapolab.bandit.modes import parse_mode
+from dapolab.bandit.run import train
+from dapolab.bandit.settings import Mode, Training
+from dapolab.bandit.studies import STUDIES, Study, find_study
+from dapolab.bandit.three_paths import Effects, three_paths
+
+__all__ = [
+    "STUDIES",
+    "Answers",
+    "ArmBandit",
+    "Bandit",
+    "Curves",
+    "Effects",
+    "Flow",
+    "GradientLaw",
+    "HazardBandit",
+    "Mode",
+    "Outcomes",
+    "Study",
+    "Training",
+    "curve_table",
+    "expected_gradient",
+    "expected_hazard_gradient",
+    "final_estimates",
+    "find_study",
+    "parse_mode",
+    "population_flow",
+    "sampled_gradients",
+    "three_paths",
+    "train",
+]
