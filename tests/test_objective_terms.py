@@ -409,6 +409,13 @@ def test_sampled_quantiles_of_large_updates(scale: float) -> None:
         assert (abs(x.item() - quantile) < 4.5 * error) == (scale == 1.0)
 
 
+def test_the_sample_visits_all_columns() -> None:
+    """A stride of 32 over a width of 4096 would only ever see every 32nd token."""
+    values = (torch.arange(4096) % 2).to(F).expand(64, 4096)
+    got = sampled_quantiles(values, mask=torch.ones(64, 4096, dtype=F), levels=(0.45, 0.55))
+    assert got.tolist() == [0.0, 1.0]
+
+
 def test_missing_rewards_do_not_make_the_mean_missing() -> None:
     """B28: [.5, –, –, .8, .6, .7] has mean .65 of 4; all missing stays missing."""
     nan = math.nan
