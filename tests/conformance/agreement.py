@@ -9,6 +9,8 @@ COUNT_EPS = 1.2e-8
 """verl adds 1e-8 to a count of tokens before it divides; dapolab divides by the count."""
 IN_EXPONENT = 3e-7
 """The same 1e-8 in the mean of log-ratios of up to 25 that is then exponentiated (geo_mean)."""
+FACTOR_IN_SINGLE = 1.2e-7
+"""The judge multiplies by one float32 constant (TRL: n/(n − 1) of the std, τ of SAPO)."""
 SINGLE = 2e-6
 """The judge computes in float32 whatever it is given: 16 units in the last place."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import judges_verl as verl
 import numpy as np
 import torch
-from agreement import COUNT_EPS, EXACT, SINGLE
+from agreement import COUNT_EPS, EXACT, FACTOR_IN_SINGLE, SINGLE
 from draws import Draw, Split
 from torch import Tensor
 
@@ -186,7 +186,8 @@ def _algorithm(**settings: Any) -> tuple[tuple[str, Any], ...]:
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    "grpo": Estimator(GrpoAdvantage(ddof=1, eps=1e-6, singletons="raw")),
+    # A response alone is divided by 1 + 1e-6 in float32.
+    "grpo": Estimator(GrpoAdvantage(ddof=1, eps=1e-6, singletons="raw"), FACTOR_IN_SINGLE),
     "grpo/mean_only": Estimator(
         MeanOnlyAdvantage(singletons="raw"), settings=(("norm_adv_by_std_in_grpo", False),)
     ),

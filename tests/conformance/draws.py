@@ -10,9 +10,9 @@ from dapolab.objective import Batch, Structure
 WIDTH = 9
 LENGTHS = (5, 9, 0, 3, 1, 7, 9, 2, 4, 0, 6, 8)
 """Response tokens; two responses are fully masked."""
-GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 1, 3)
+GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 3, 9, 3)
 """Unequal groups, members apart; one is a response alone."""
-PAIRED_GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 1, 9)
+PAIRED_GROUPS = (3, 1, 3, 3, 1, 7, 1, 7, 3, 9, 9, 1)
 """The same without a response alone."""
 EQUAL_GROUPS = (0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2)
 

@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,10 @@ def compute_loss(
     bias_correction_kl: bool = False,
     weights: Tensor | None = None,
     entropy: Tensor | None = None,
+    entropy_coef: float = 0.0,
+    top_entropy_quantile: float = 1.0,
+    off_policy_mask_threshold: float | None = None,
+    sampler: Tensor | None = None,
     gradient_accumulation_steps: int = 1,
     steps_per_generation: int = 1,
     n_processes: int = 1,
@@ -62,7 +67,7 @@ def compute_loss(
             steps_per_generation=steps_per_generation,
             use_bias_correction_kl=bias_correction_kl,
             **{
-                name: _default(name)
+                name: default(name)
                 for name in (
                     "sapo_temperature_pos",
                     "sapo_temperature_neg",
@@ -78,19 +83,24 @@ def compute_loss(
             gather=lambda x: x,
             gather_for_metrics=lambda x: x,
             reduce=lambda x, reduction="sum": x,
+            pad_across_processes=lambda x, **_: x,
             sync_gradients=True,
         ),
         model=SimpleNamespace(training=True),
         use_vllm=weights is not None,
         vllm_importance_sampling_correction=True,
         aux_loss_enabled=False,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        _entropy_bonus_enabled=False,
+        top_entropy_quantile=top_entropy_quantile,
+        off_policy_mask_threshold=off_policy_mask_threshold,
+        _entropy_bonus_enabled=entropy_coef != 0.0,
+        entropy_coef=entropy_coef,
+        use_adaptive_entropy=False,
         _metrics=metrics,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logp, entropies, None),
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
     )
+    trainer.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, trainer)
     rows, width = logp.shape
     inputs = {
         "prompt_ids": torch.ones(rows, 1, dtype=torch.int64),
@@ -103,13 +113,16 @@ def compute_loss(
     }
     if reference is not None:
         inputs["ref_per_token_logps"] = reference
+    if sampler is not None:
+        inputs["sampling_per_token_logps"] = sampler
     if weights is not None:
         inputs["importance_sampling_ratio"] = weights
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
     return loss, {name: values[-1] for name, values in metrics["train"].items()}
 
 
-def _default(name: str) -> Any:
+def default(name: str) -> Any:
+    """Return a default of GRPOConfig."""
     return GRPOConfig.__dataclass_fields__[name].default
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager as LoopManager
 from verl.trainer.config import AlgoConfig
+from verl.trainer.config.algorithm import RolloutCorrectionConfig as RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.trainer.ppo.v1 import replay_buffer

@@ -1,0 +1,139 @@
+"""Who is judged: every entry of the frameworks' registries has a counterpart or a reason."""
+
+import ast
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Callable
+
+import counterparts_trl as trl_pairs
+import counterparts_verl as pairs
+import judges_trl as trl
+import judges_verl as verl
+import pytest
+import torch
+from agreement import disagreement
+from draws import GROUPS, PAIRED_GROUPS, Draw, draw
+from verl.trainer.ppo import core_algos, rollout_corr_helper
+
+from dapolab.objective import Advantages, advantages
+from dapolab.scenario import GrpoAdvantage
+
+Note = Callable[..., None]
+
+
+def test_the_judges_are_the_pinned_versions() -> None:
+    assert importlib.metadata.version("verl") == "0.9.1"
+    assert importlib.metadata.version("trl") == "1.16.0"
+
+
+def test_every_policy_loss_of_verl_has_a_counterpart() -> None:
+    assert set(verl.POLICY_LOSSES) == set(pairs.CLIPS) | {"bypass_mode"}
+
+
+def test_every_estimator_of_verl_has_a_counterpart_or_a_reason() -> None:
+    judged = {name.split("/")[0] for name in pairs.ESTIMATORS}
+    assert not judged & set(pairs.LEFT_OUT)
+    assert set(verl.ADVANTAGES) == judged | set(pairs.LEFT_OUT)
+    assert all(pairs.LEFT_OUT.values())
+
+
+def test_every_aggregation_of_verl_is_judged() -> None:
+    source = inspect.getsource(core_algos.agg_loss)
+    code = source.split('"""')[2]
+    assert set(re.findall(r'"((?:seq|token)-[a-z-]+)"', code)) == set(verl.AGGREGATIONS)
+
+
+def test_every_kl_estimator_of_verl_is_judged() -> None:
+    code = inspect.getsource(core_algos.kl_penalty_forward).split('"""')[2]
+    names = set(re.findall(r'"([a-z_0-9]+)"', code))
+    assert names == set(verl.KL_ESTIMATORS) | {"full"}  # full raises there: it needs the vocabulary
+
+
+def test_every_loss_type_and_level_of_trl_is_judged() -> None:
+    found = _compared_with("self.loss_type")
+    assert found == set(trl.LOSS_TYPES)
+    levels = _compared_with("self.importance_sampling_level")
+    assert levels == set(trl_pairs.LEVELS)
+    judged = set(trl_pairs.PAIRS)
+    assert judged | set(trl_pairs.LEFT_OUT) == {(a, b) for a in found for b in levels}
+
+
+def _compared_with(name: str) -> set[str]:
+    """Return the strings that ``_compute_loss`` compares an attribute with."""
+    source = inspect.getsource(trl.GRPOTrainer._compute_loss)
+    found: set[str] = set()
+    for node in ast.walk(ast.parse("class _:\n" + source)):
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == name:
+            constants = [c for c in ast.walk(node) if isinstance(c, ast.Constant)]
+            found |= {c.value for c in constants if isinstance(c.value, str)}
+    return found
+
+
+def test_every_rejection_rule_of_verl_is_judged_or_left_out_with_a_reason() -> None:
+    from test_verl_sampler import REJECTIONS, REJECTIONS_LEFT_OUT
+
+    known = set(REJECTIONS) | set(REJECTIONS_LEFT_OUT)
+    assert known == rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS
+
+
+# ---------------------------------------------------------------------------- estimators of verl
+
+
+@pytest.mark.parametrize("name", pairs.ESTIMATORS)
+def test_advantages(name: str, cell: Note) -> None:
+    estimator = pairs.ESTIMATORS[name]
+    for seed in range(20):
+        data = draw(seed, groups=PAIRED_GROUPS if estimator.needs_pairs else GROUPS)
+        judge, ours = pairs.judged_advantage(name, data), pairs.our_advantage(name, data)
+        found = ours.value.expand(data.mask.shape) * data.mask
+        assert disagreement(found, judge) <= 4 * estimator.tolerance
+        assert bool((found[data.mask == 0] == 0).all())
+    cell(loss="verl:advantage", aggregation="-", advantage=name, structure="unequal groups")
+
+
+WRONG = {
+    "grpo": {"ddof": 0},
+    "grpo_vectorized": {"eps": 0.05},
+    "gdpo": {"weights": (1.0, 0.5 * 1.05)},
+    "grpo_passk": {"divide_by_std": False},
+    "reinforce_plus_plus": {"gamma": 0.9 * 1.05},
+    "gae": {"lam": 0.9 * 1.05},
+    "rloo": {"singletons": "zero"},
+    "opo": {"singletons": "zero"},
+    "reinforce_plus_plus_baseline": {"whiten": False},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_estimator_that_is_set_wrong_is_rejected(name: str) -> None:
+    estimator = pairs.ESTIMATORS[name]
+    errors = []
+    for seed in range(10):
+        data = draw(seed, groups=PAIRED_GROUPS if estimator.needs_pairs else GROUPS)
+        twin = estimator.config.model_copy(update=WRONG[name])
+        wrong = pairs.Estimator(twin, settings=estimator.settings)
+        found = _with(wrong, name, data).value.expand(data.mask.shape) * data.mask
+        errors.append(disagreement(found, pairs.judged_advantage(name, data)))
+    assert max(errors) > 1e-3
+
+
+def _with(estimator: pairs.Estimator, name: str, data: Draw) -> Advantages:
+    original = pairs.ESTIMATORS[name]
+    try:
+        pairs.ESTIMATORS[name] = estimator
+        return pairs.our_advantage(name, data)
+    finally:
+        pairs.ESTIMATORS[name] = original
+
+
+def test_equal_rewards_push_there_and_never_here() -> None:
+    """A deliberate difference: 16 rewards of 0.1 in float32 (verl.md §3)."""
+    mask = torch.ones(16, 2)
+    rewards = torch.full((16,), 0.1)
+    per_token = torch.stack([torch.zeros(16), rewards], dim=-1)
+    names = ["one prompt"] * 16
+    judge, _ = verl.ADVANTAGES["grpo"](per_token, mask, names)
+    assert float(judge.abs().max()) > 1e-3
+    ours = advantages(rewards, GrpoAdvantage(), group=torch.zeros(16, dtype=torch.int64), mask=mask)
+    assert bool((ours.value == 0).all())
