@@ -292,18 +292,20 @@ def gae_of_row(r: list[float], v: list[float], gamma: float, lam: float) -> list
     ]
 
 
-def test_gae_with_the_decoupled_and_length_adaptive_lambda_of_vapo() -> None:
+@pytest.mark.parametrize("alpha", [0.5, 0.25])
+def test_gae_with_the_decoupled_and_length_adaptive_lambda_of_vapo(alpha: float) -> None:
+    """VAPO Eq. 9; three tokens at α = .25 would have λ = −1/3, which is 0."""
     generator = torch.Generator().manual_seed(2)
     values = torch.randn(2, 6, generator=generator, dtype=F)
     mask = torch.tensor([[1.0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0]], dtype=F)
-    config = GaeAdvantage(gamma=0.97, critic_lam=1.0, length_alpha=0.5, whiten=False)
+    config = GaeAdvantage(gamma=0.97, critic_lam=1.0, length_alpha=alpha, whiten=False)
     rewards = torch.tensor([1.0, -1.0], dtype=F)
     found = advantages(rewards, config, group=torch.tensor([0, 1]), mask=mask, values=values)
     for row in range(2):
         valid = mask[row] != 0
         v = values[row][valid].tolist()
         r = [0.0] * (len(v) - 1) + [rewards[row].item()]
-        lam = max(0.0, 1 - 1 / (0.5 * len(v)))
+        lam = max(0.0, 1 - 1 / (alpha * len(v)))
         assert found.value[row][valid].tolist() == pytest.approx(gae_of_row(r, v, 0.97, lam))
         target = [a + b for a, b in zip(gae_of_row(r, v, 0.97, 1.0), v, strict=True)]
         assert found.returns is not None
