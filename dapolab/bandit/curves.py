@@ -1,7 +1,7 @@
 """What training tells: one array a metric, and tables of means with intervals over the seeds."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ def final_estimates(curves: Curves) -> dict[str, Estimate]:
     for metric, unit in UNITS.items():
         last = curves.values.get(metric, np.array([[np.nan]]))[-1]
         if np.isfinite(last).all():
-            found[metric] = mean_estimate(last, unit=unit)
+            found[metric] = _estimate(last, unit=unit)
     for metric in POLICY_METRICS:
         change = curves.change(metric)
         if np.isfinite(change).all():
@@ -69,7 +69,15 @@ def curve_table(runs: Iterable[Curves]) -> pd.DataFrame:
             for step, at in zip(run.steps, values, strict=True):
                 if not np.isfinite(at).all():
                     continue
-                e = mean_estimate(at, unit=UNITS[metric])
+                e = _estimate(at, unit=UNITS[metric])
                 rows.append((run.mode, metric, e.unit, step, e.mean, e.low, e.high, e.n))
     columns = ["mode", "metric", "unit", "step", "mean", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _estimate(values: npt.NDArray[np.float64], *, unit: str) -> Estimate:
+    """Return the mean with its interval, which for a share ends at 0 and 1."""
+    found = mean_estimate(values, unit=unit)
+    if unit != "share" or found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))

@@ -50,7 +50,8 @@ def train(
         modes are paired and a seed alone repeats its row.
     n_records
         Points of a curve, the start included; lengths, pass rate and entropy are exact functions
-        of the policy, clip shares are those of the rollout before the point.
+        of the policy, clip shares are those of the rollout before the point, shares of groups
+        means over the rollouts since the point before.
     candidates
         Groups for which numbers are drawn each step, where modes with different needs are to see
         the same draws; at least the mode's own ``n_candidates``.
@@ -73,9 +74,9 @@ def train(
     curves = _Recorder(bandit)
     curves.add(0, learner.theta, {})
     for step in range(1, training.n_steps + 1):
-        told = learner.step(draws.step(), measure=step in marks)
+        learner.step(draws.step(), measure=step in marks)
         if step in marks:
-            curves.add(step, learner.theta, told)
+            curves.add(step, learner.theta, learner.tell())
         if on_step is not None:
             on_step()
     return curves.finish(mode.name, learner.theta)
@@ -91,11 +92,12 @@ class _Learner:
         self._reference = None if mode.objective.kl is None else theta.clone()
         self._past: deque[Tensor] = deque([theta], maxlen=mode.training.staleness + 1)
         self._adam = _Adam(theta, mode.training)
+        self._noted: dict[str, tuple[Tensor, int]] = {}
         words = seed_sequence(seed, "bandit", "clip_cov").generate_state(1)
         self._generator = torch.Generator().manual_seed(int(words[0]))
 
-    def step(self, draws: tuple[Tensor, Tensor], *, measure: bool) -> dict[str, Tensor]:
-        """Sample with the policy of ``staleness`` steps ago, make all updates, tell the metrics."""
+    def step(self, draws: tuple[Tensor, Tensor], *, measure: bool) -> None:
+        """Sample with the policy of ``staleness`` steps ago and make all updates."""
         rollout = collect(
             self.bandit,
             self.mode,
@@ -104,10 +106,9 @@ class _Learner:
             draws=draws,
             reference=self._reference,
         )
-        told: dict[str, list[Tensor]] = {name: [] for name in CLIP_METRICS}
         for rows in _mini_batches(self.mode.training):
             if measure:
-                self._measure(rollout, rows, told)
+                self._measure(rollout, rows)
             gradient = loss_gradient(
                 self.bandit,
                 self.theta,
@@ -119,15 +120,20 @@ class _Learner:
             )
             self.theta = self.theta - self._direction(gradient)
         self._past.append(self.theta)
-        means = {name: torch.stack(values).mean(dim=0) for name, values in told.items() if values}
-        return means | {
-            "rollout/effective_group_ratio": rollout.effective_share,
-            "rollout/effective_fill_ratio": rollout.filled.to(torch.float64).mean(dim=-1),
-        }
+        self._note("rollout/effective_group_ratio", rollout.effective_share)
+        self._note("rollout/effective_fill_ratio", rollout.filled.to(torch.float64).mean(dim=-1))
 
-    def _measure(
-        self, rollout: Rollout, rows: Tensor | None, told: dict[str, list[Tensor]]
-    ) -> None:
+    def tell(self) -> dict[str, Tensor]:
+        """Return the means of what was noted since the last time, each (R,)."""
+        means = {name: total / n for name, (total, n) in self._noted.items()}
+        self._noted = {}
+        return means
+
+    def _note(self, name: str, value: Tensor) -> None:
+        total, n = self._noted.get(name, (torch.zeros_like(value), 0))
+        self._noted[name] = (total + value, n + 1)
+
+    def _measure(self, rollout: Rollout, rows: Tensor | None) -> None:
         # The generator's state is put back, or looking at an update would change the run.
         state = self._generator.get_state()
         found = update_metrics(
@@ -135,7 +141,7 @@ class _Learner:
         )
         self._generator.set_state(state)
         for name in CLIP_METRICS:
-            told[name].append(found[name])
+            self._note(name, found[name])
 
     def _direction(self, gradient: Tensor) -> Tensor:
         """Return what is taken from θ."""

@@ -149,7 +149,7 @@ def _studies() -> tuple[Study, ...]:
             "rare_token",
             "a right answer of probability 0.01: how far one rollout can raise it",
             rare_token,
-            _base(n_groups=8, group_size=64, n_epochs=32, learning_rate=20.0, n_steps=8),
+            _base(n_groups=8, group_size=64, n_epochs=32, learning_rate=5.0, n_steps=6),
             _CLIPS,
             (
                 "the upper clip stops the right answer's own gradient; the wrong ones' keeps "
@@ -161,7 +161,7 @@ def _studies() -> tuple[Study, ...]:
             "many_arms",
             "one likely arm among thirty: what clip-higher does to the entropy",
             many_arms,
-            _base(group_size=32, n_epochs=16, n_steps=10),
+            _base(group_size=32, n_epochs=16, n_steps=3),
             _CLIPS,
             (
                 "whether a larger high raises or lowers entropy depends on what is likely and what "
@@ -173,7 +173,7 @@ def _studies() -> tuple[Study, ...]:
             "difficulty_ladder",
             "prompts from hard to easy: std normalisation and dynamic sampling",
             difficulty_ladder,
-            _base(n_groups=8, n_steps=200, learning_rate=2.0),
+            _base(n_groups=8, n_steps=100, learning_rate=0.5),
             ("mean_only", "grpo", "mean_only+filter-raw", "grpo+filter-raw"),
             (
                 "a filter enlarges the step, it does not turn it: compare at equal progress, not "
@@ -186,11 +186,12 @@ def _studies() -> tuple[Study, ...]:
             "mismatch",
             "the sampler is not quite the policy: what corrections cost and save",
             mismatch,
-            _base(clip=NoClip(), n_groups=2, n_steps=100, learning_rate=2.0),
+            _base(clip=NoClip(), n_steps=60, learning_rate=2.0),
             ("no-correction", "importance", "tis", "icepop", "bypass+ppo"),
             (
-                "gradient/bias is the distance between the expected gradient and that of a sampler "
-                "that is the policy; gradient/sd its spread from batch to batch. Both are exact.",
+                "bias of gradient: distance of the first expected gradient from that of a sampler which "
+                "is the policy, over that one's length; its sd: spread from batch to batch on the "
+                "same scale. Both are exact.",
                 "importance weights correct single answers; a small bias stays, as group mean and "
                 "std are those of the sampler's answers.",
             ),
@@ -199,7 +200,7 @@ def _studies() -> tuple[Study, ...]:
             "overlong",
             "lengths against a cap: shaped rewards, masking, and what is filtered",
             overlong,
-            _base(n_groups=4, n_steps=200, learning_rate=8.0),
+            _base(n_groups=4, n_steps=100, learning_rate=4.0),
             (
                 "no-length-rule",
                 "overlong",

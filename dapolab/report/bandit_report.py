@@ -1,0 +1,234 @@
+"""The report of a bandit: curves with bands, the end of training with intervals, how to read it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dapolab.report import formats
+from dapolab.report.document import Block, Document, FigureSpec, Section, Table
+from dapolab.report.style import MUTED, POLICY_COLOURS, SPARE_COLOURS, drawing, label, new_figure
+from dapolab.stats import Estimate
+
+Estimates = Mapping[str, Mapping[str, Estimate]]
+
+_COLOURS = (
+    POLICY_COLOURS["exact_refill"],
+    POLICY_COLOURS["rounds"],
+    POLICY_COLOURS["replenish"],
+    POLICY_COLOURS["over_provision"],
+    POLICY_COLOURS["filter_no_refill"],
+    POLICY_COLOURS["streaming"],
+    *SPARE_COLOURS,
+)
+_STYLES = ("-", "--", "-.", ":")
+HEADS = {
+    "length/right": "tokens if right",
+    "length/wrong": "tokens if wrong",
+    "length/mean": "tokens, all",
+    "reward/accuracy": "pass rate",
+    "entropy/answer": "entropy, nats",
+    "clip/upper_share": "clipped above",
+    "clip/lower_share": "clipped below",
+    "rollout/effective_group_ratio": "mixed groups",
+    "rollout/effective_fill_ratio": "slots filled",
+    "gradient/bias_share": "bias of gradient",
+    "gradient/cosine": "its cosine",
+    "gradient/sd_share": "its sd",
+}
+"""Metric -> head of its column, in the order in which they are shown."""
+_FIGURES = (
+    ("lengths", "Answer lengths", ("length/right", "length/wrong", "length/mean")),
+    ("policy", "Pass rate and entropy", ("reward/accuracy", "entropy/answer")),
+    ("clip", "Share of tokens that the clip silences", ("clip/upper_share", "clip/lower_share")),
+    (
+        "groups",
+        "Groups with a signal",
+        ("rollout/effective_group_ratio", "rollout/effective_fill_ratio"),
+    ),
+)
+_READ = {
+    "lengths": (
+        "Each panel is exact in the policy, the band is the 99 % interval of the mean over seeds. "
+        "Look at right and wrong apart: the mean also moves because right answers become likely."
+    ),
+    "policy": "A curve that flattens early has run out of groups with a signal, or of entropy.",
+    "clip": (
+        "Mean over the updates of a rollout. With one update a rollout nothing is ever clipped."
+    ),
+    "groups": "Mixed or kept groups over sampled ones, and trained ones over wanted ones.",
+}
+
+
+def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> list[str]:
+    """Return the metrics worth a column: those that differ between modes, or moved in training."""
+    names = []
+    for metric in HEADS:
+        found = [e[metric].mean for e in estimates.values() if metric in e]
+        if not found:
+            continue
+        moved = False
+        if curves is not None:
+            means = curves.loc[curves["metric"] == metric, "mean"]
+            moved = len(means) > 0 and bool(np.ptp(means.to_numpy(float)) > 1e-12)
+        if moved or max(found) - min(found) > 1e-12:
+            names.append(metric)
+    return names
+
+
+def estimate_tables(estimates: Estimates, metrics: Sequence[str]) -> list[RichTable]:
+    """Return tables for the terminal, one row a mode, three metrics with intervals in each."""
+    tables = []
+    for first in range(0, len(metrics), 3):
+        part = metrics[first : first + 3]
+        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("mode", overflow="fold", max_width=22)
+        for metric in part:
+            table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
+        for mode, found in estimates.items():
+            cells = [Text(formats.cell(found.get(metric))) for metric in part]
+            table.add_row(Text(mode), *cells)
+        tables.append(table)
+    return tables
+
+
+def bandit_document(
+    *,
+    title: str,
+    lead: str,
+    curves: pd.DataFrame,
+    estimates: Estimates,
+    how_to_read: Sequence[str],
+    provenance: Mapping[str, str] | None = None,
+) -> Document:
+    """Return the report of one environment.
+
+    Parameters
+    ----------
+    lead : what was asked and found, Markdown.
+    curves : columns mode, metric, step, mean, low, high; low and high may be missing.
+    estimates : mode -> metric -> Estimate at the end of training.
+    how_to_read : one sentence or two each, plain text.
+    """
+    shown = shown_metrics(estimates, curves)
+    figures: list[Block] = []
+    for name, heading, metrics in _FIGURES:
+        drawn = [m for m in metrics if m in shown and (curves["metric"] == m).any()]
+        if drawn:
+            figures.append(_figure(name, heading, curves, drawn, list(estimates)))
+    rows = [
+        {"mode": mode} | {HEADS.get(m, m): found.get(m) for m in shown}
+        for mode, found in estimates.items()
+    ]
+    frame = pd.DataFrame(rows, columns=["mode", *(HEADS.get(m, m) for m in shown)], dtype=object)
+    sections = (
+        Section("How to read this", tuple(how_to_read)),
+        Section("Training", tuple(figures)),
+        Section(
+            "At the end",
+            (Table(frame, "Means over seeds with 99 % intervals; shares in per cent."),),
+        ),
+    )
+    return Document(
+        title=title,
+        lead=lead,
+        sections=tuple(section for section in sections if section.blocks),
+        notes=("A bandit tells direction and size of a push on a tiny policy, no wall-clock.",),
+        provenance=provenance or {},
+    )
+
+
+def effects_document(
+    *,
+    title: str,
+    lead: str,
+    effects: Estimates,
+    how_to_read: Sequence[str],
+    provenance: Mapping[str, str] | None = None,
+) -> Document:
+    """Return the report of a factorial study: effect -> metric -> Estimate, in tokens."""
+    metrics = list(next(iter(effects.values())))
+    names = list(effects)
+    with drawing():
+        figure = new_figure(height_in=0.9 + 0.34 * len(names))
+        axes_row = figure.subplots(1, len(metrics), sharey=True)
+        for axes, metric in zip(np.atleast_1d(axes_row), metrics, strict=True):
+            axes.axvline(0.0, color=MUTED, linewidth=1.1)
+            for row, name in enumerate(names):
+                e = effects[name][metric]
+                low, high = (e.mean if end is None else end for end in (e.low, e.high))
+                axes.plot([low, high], [row, row], color=_COLOURS[0], linewidth=2.4)
+                axes.plot([e.mean], [row], "o", color=_COLOURS[0], ms=5)
+            axes.set_yticks(range(len(names)), labels=[label(name) for name in names])
+            axes.set_ylim(len(names) - 0.4, -0.6)
+            axes.set_title(HEADS.get(metric, metric))
+            axes.set_xlabel("tokens")
+    said = "; ".join(f"{n} {formats.estimate(found[metrics[0]])}" for n, found in effects.items())
+    spec = FigureSpec(
+        name="effects",
+        figure=figure,
+        title="What each path and each combination adds to the change of a length",
+        alt=f"Effects on {HEADS.get(metrics[0], metrics[0])}: {said}.",
+        how_to_read=(
+            "Right of zero: the path makes answers longer. An interaction (×) away from zero: two "
+            "paths together are not the sum of both."
+        ),
+    )
+    rows = [
+        {"effect": name} | {HEADS.get(m, m): found[m] for m in metrics}
+        for name, found in effects.items()
+    ]
+    table = Table(
+        pd.DataFrame(rows, dtype=object),
+        "Tokens of change over the training; simultaneous 99 % intervals over paired seeds.",
+    )
+    sections = (
+        Section("How to read this", tuple(how_to_read)),
+        Section("Effects", (spec, table)),
+    )
+    return Document(title, lead, sections, provenance=provenance or {})
+
+
+def _figure(
+    name: str, heading: str, curves: pd.DataFrame, metrics: Sequence[str], modes: Sequence[str]
+) -> FigureSpec:
+    with drawing():
+        figure = new_figure(height_in=3.4)
+        axes_row = np.atleast_1d(figure.subplots(1, len(metrics)))
+        for axes, metric in zip(axes_row, metrics, strict=True):
+            _panel(axes, curves[curves["metric"] == metric], modes)
+            axes.set_title(HEADS.get(metric, metric))
+        handles, labels = axes_row[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=min(3, len(modes)))
+    ends = []
+    for mode in modes:
+        rows = curves[(curves["mode"] == mode) & (curves["metric"] == metrics[0])]
+        if len(rows):
+            start, end = (formats.number(float(rows["mean"].iloc[i])) for i in (0, -1))
+            ends.append(f"{mode} {start} to {end}")
+    said = f"{HEADS.get(metrics[0], metrics[0])}: {'; '.join(ends)}"
+    return FigureSpec(
+        name=name, figure=figure, title=heading, alt=f"{said}.", how_to_read=_READ[name]
+    )
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
+    for index, mode in enumerate(modes):
+        own = rows[rows["mode"] == mode]
+        if len(own) == 0:
+            continue
+        colour = _COLOURS[index % len(_COLOURS)]
+        step = own["step"].to_numpy(float)
+        low, high = (own[end].to_numpy(float) for end in ("low", "high"))
+        axes.fill_between(step, low, high, color=colour, alpha=0.18, linewidth=0)
+        style = _STYLES[index % len(_STYLES)]
+        axes.plot(
+            step, own["mean"].to_numpy(float), style, color=colour, linewidth=1.8, label=label(mode)
+        )
+    axes.grid(visible=True, axis="both")
+    axes.tick_params(axis="y", labelcolor=MUTED)
+    axes.set_xlabel("step")
