@@ -15,35 +15,16 @@ Shares are of all tokens of the update, multiplicities counted, and 0 for an emp
 ``update/…``           tokens, responses with tokens, share of tokens with A = 0, is_empty
 """
 
-import math
-
 import torch
 from torch import Tensor
 
+from dapolab.objective.activity import active_tokens, clip_counts, is_plain, stopping_sides
 from dapolab.objective.batch import Batch
-from dapolab.objective.clipping import (
-    Tokens,
-    cispo_bounds,
-    dppo_keep,
-    gmpo_bounds,
-    ratio_bounds,
-    sequence_log_ratio,
-)
+from dapolab.objective.clipping import Tokens
 from dapolab.objective.masking import inverse
 from dapolab.objective.quantiles import sampled_quantiles
 from dapolab.objective.sampler import Correction
-from dapolab.scenario import (
-    CispoClip,
-    Clip,
-    ClipCov,
-    DppoKlClip,
-    DppoTvClip,
-    GmpoClip,
-    GspoClip,
-    LuspoClip,
-    PpoClip,
-    VespoClip,
-)
+from dapolab.scenario import Clip
 
 QUANTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -143,88 +124,14 @@ def _clip_metrics(
     }
     if chosen is not None:
         out["clip/covariance_share"] = shares.mean(chosen)
-    if isinstance(clip, CispoClip):
-        sides, counts = (), []  # CISPO bounds the weight and keeps the gradient
-    learns = tokens.advantages != 0
-    bound = getattr(clip, "log_ratio_clamp", None)
-    if weight is None and chosen is None and bound is None:
-        # The three sides exclude each other and A = 0, so that counts will do.
-        out["clip/active_tokens"] = shares.total(learns) - sum(counts)
+    if weight is None and is_plain(tokens, clip):
+        # The sides exclude each other and A = 0, so that counts will do.
+        stopped = sum(counts[: len(stopping_sides(clip, sides))])
+        out["clip/active_tokens"] = shares.total(tokens.advantages != 0) - stopped
         return out
-    for side in sides:
-        learns = learns & ~side
-    if weight is not None:
-        learns = learns & (weight != 0)
-    if isinstance(clip, ClipCov) and chosen is not None:
-        learns = learns & ~chosen
-    if bound is not None and not isinstance(clip, (CispoClip, VespoClip)):
-        learns = learns & (tokens.ratio_of(clip).abs() < bound)
-    out["clip/active_tokens"] = shares.total(learns)
+    active = active_tokens(tokens, clip, sides=sides, weight=weight, chosen=chosen)
+    out["clip/active_tokens"] = shares.total(active)
     return out
-
-
-def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, ...]:
-    """Say which tokens are clipped above, below, and by the dual clip; strictly beyond a bound.
-
-    For CISPO above and below are those of the weight, whatever the sign of A; for DPPO they are the
-    masked tokens with A > 0 and A < 0, and the cap counts as dual (verl core_algos.py:1379-1457).
-    Surrogates without a bound give False everywhere.
-    """
-    A = tokens.advantages
-    positive, negative = A > 0, A < 0
-    inf = math.inf
-    match clip:
-        case PpoClip() | ClipCov() | GspoClip() | LuspoClip():
-            if isinstance(clip, (GspoClip, LuspoClip)):
-                log_ratio = sequence_log_ratio(tokens, clip)
-            else:
-                log_ratio = tokens.ratio_of(clip)
-            bottom, top = (bound.log() for bound in ratio_bounds(clip, A))
-            two_sided = any(getattr(clip, x, None) is not None for x in ("dual_c", "delta"))
-            return _beyond(
-                log_ratio,
-                (bottom, top),
-                positive=positive,
-                negative=negative,
-                two_sided=two_sided,
-            )
-        case GmpoClip():
-            return _beyond(
-                tokens.ratio_of(clip),
-                gmpo_bounds(clip, A),
-                positive=positive,
-                negative=negative,
-                two_sided=False,
-            )
-        case CispoClip():
-            ratio = tokens.ratio_of(clip).exp()
-            low, high = cispo_bounds(clip)
-            valid = tokens.mask != 0
-            return (ratio > high) & valid, (ratio < low) & valid, torch.zeros_like(valid)
-        case DppoTvClip() | DppoKlClip():
-            out = ~dppo_keep(tokens, clip)
-            capped = tokens.ratio_of(clip).exp() > (inf if clip.cap is None else clip.cap)
-            return out & positive, out & negative, ~out & capped
-        case _:
-            none = torch.zeros_like(positive)
-            return none, none, none
-
-
-def _beyond(
-    log_ratio: Tensor,
-    bounds: tuple[Tensor, Tensor],
-    *,
-    positive: Tensor,
-    negative: Tensor,
-    two_sided: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compare with one threshold a sign: few bounds are moved out of reach, not many tokens."""
-    bottom, top = bounds
-    inf = math.inf
-    above = log_ratio > torch.where(positive, top, inf)
-    below = log_ratio < torch.where(negative, bottom, -inf)
-    dual = log_ratio > torch.where(negative, top, inf) if two_sided else torch.zeros_like(negative)
-    return above, below, dual
 
 
 # ---------------------------------------------------------------------------- ratios

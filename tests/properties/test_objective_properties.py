@@ -320,6 +320,33 @@ def test_twice_the_advantages_is_twice_the_loss(seed, mode, clip) -> None:
     torch.testing.assert_close(twice, 2 * once, **TIGHT)
 
 
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=seeds,
+    clip=st.sampled_from(CLIPS),
+    sampler=st.sampled_from(
+        [
+            SamplerCorrection(),
+            SamplerCorrection(level="token", action="band", lower=0.8, upper=1.2),
+            SamplerCorrection(level="geometric", action="reject", lower=0.9, upper=1.1),
+        ]
+    ),
+)
+def test_active_tokens_are_those_with_a_gradient(seed, clip, sampler) -> None:
+    """The metric counts what the exact derivative says (B18: metrics that were always 0)."""
+    batch = draw_batch(seed)
+    advantage = batch.advantages.clone()
+    advantage[seed % 6] = 0.0
+    batch = replace(batch, advantages=advantage)
+    config = Objective(clip=clip, sampler=sampler)
+    drawn = [torch.Generator().manual_seed(5) for _ in range(2)]
+    metrics = policy_loss(batch, config, generator=drawn[0]).metrics
+    gradient = gradient_weights(batch, config, generator=drawn[1])
+    # Shared gradients of a response cancel by chance only; φ of VESPO may underflow.
+    with_gradient = (batch.mask * (gradient != 0)).sum()
+    assert metrics["clip/active_tokens"].item() == with_gradient.item()
+
+
 # ---------------------------------------------------------------------------- advantages
 
 
