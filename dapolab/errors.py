@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend; it lives alone so that ``--help`` loads nothing else."""
+"""The one error that is the user's to mend, alone so that ``--help`` loads nothing else."""
 
 
 class ConfigError(ValueError):
