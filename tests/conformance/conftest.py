@@ -26,8 +26,6 @@ with warnings.catch_warnings():
 logging.disable(logging.WARNING)
 torch.set_num_threads(1)
 
-Cell = tuple[str, str, str, str]
-
 
 @pytest.fixture
 def cell(record_property: Callable[[str, object], None]) -> Callable[..., None]:
@@ -39,14 +37,29 @@ def cell(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     return note
 
 
+@pytest.fixture
+def setting(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Note one setting of a judge that is no loss: advantages, weights, rewards, sampling."""
+
+    def note(*names: str) -> None:
+        record_property("setting", names)
+
+    return note
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many distinct cells agree: cells, not draws, and only of tests that passed."""
-    cells: set[Cell] = set()
-    for report in terminalreporter.stats.get("passed", ()):
-        cells |= {tuple(value) for name, value in report.user_properties if name == "cell"}
+    cells = _noted(terminalreporter, "cell")
+    others = _noted(terminalreporter, "setting")
     by_judge = Counter(loss.split(":")[0] for loss, *_ in cells)
     shares = ", ".join(f"{judge} {n}" for judge, n in sorted(by_judge.items()))
     terminalreporter.write_line(
         f"conformance: {len(cells)} distinct cells (loss × aggregation × advantage × structure) "
-        f"agree with the real packages ({shares or 'none'})"
+        f"agree with the real packages ({shares or 'none'}); so do {len(others)} settings of "
+        "advantages, sampler weights, rewards and sampling"
     )
+
+
+def _noted(terminalreporter: pytest.TerminalReporter, kind: str) -> set[tuple[str, ...]]:
+    reports = terminalreporter.stats.get("passed", ())
+    return {tuple(value) for r in reports for name, value in r.user_properties if name == kind}

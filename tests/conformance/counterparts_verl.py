@@ -227,12 +227,17 @@ LEFT_OUT = {
 """Registered estimators without a counterpart, and why."""
 
 
-def judged_advantage(name: str, data: Draw) -> Tensor:
-    """Let verl's estimator make advantages of the batch's rewards; (N, T), 0 outside the mask."""
+def judged_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) -> Tensor:
+    """Let verl's estimator make advantages of the batch's rewards; (N, T), 0 outside the mask.
+
+    ``penalty`` (N, T) is added to the rewards token by token.
+    """
     estimator, base = ESTIMATORS[name], name.split("/")[0]
     per_token = torch.zeros_like(data.mask)
     last = (data.mask.sum(dim=-1) - 1).long()  # −1 for an empty response: the padded end, as verl
     per_token[torch.arange(len(last)), last] = data.rewards
+    if penalty is not None:
+        per_token = per_token + penalty
     given: dict[str, Any] = dict(estimator.settings)
     if base == "gdpo":
         given |= _gdpo_inputs(data)
@@ -250,7 +255,7 @@ def judged_advantage(name: str, data: Draw) -> Tensor:
     return value * data.mask
 
 
-def our_advantage(name: str, data: Draw) -> Advantages:
+def our_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) -> Advantages:
     """Let dapolab make advantages of the same rewards."""
     config = ESTIMATORS[name].config
     rewards = data.rewards
@@ -263,6 +268,7 @@ def our_advantage(name: str, data: Draw) -> Advantages:
         mask=data.mask,
         greedy=greedy(data),
         values=data.values,
+        token_penalty=penalty,
     )
 
 

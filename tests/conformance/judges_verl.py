@@ -21,6 +21,7 @@ from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager 
 from verl.trainer.config import AlgoConfig
 from verl.trainer.config.algorithm import RolloutCorrectionConfig as RolloutCorrectionConfig
 from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.trainer.ppo.v1 import replay_buffer
 from verl.workers.config import ActorConfig
@@ -88,6 +89,24 @@ def agg_loss(losses: Tensor, mask: Tensor, aggregation: str, **info: Any) -> Ten
 def kl_penalty(logp: Tensor, reference: Tensor, estimator: str) -> Tensor:
     """Call verl's KL estimator."""
     return core_algos.kl_penalty(logp, reference, estimator)
+
+
+def kl_in_reward(
+    *, old: Tensor, reference: Tensor, mask: Tensor, coefficient: float, estimator: str
+) -> Tensor:
+    """Call the trainer's penalty on rewards of 0: what it adds to each token's reward."""
+    batch = TensorDict(
+        {
+            "response_mask": mask,
+            "token_level_scores": torch.zeros_like(mask),
+            "old_log_probs": old,
+            "ref_log_prob": reference,
+        },
+        batch_size=[mask.shape[0]],
+    )
+    control = core_algos.FixedKLController(kl_coef=coefficient)
+    data, _ = apply_kl_penalty(DataProto(batch=batch), control, kl_penalty=estimator)
+    return data.batch["token_level_rewards"]
 
 
 def rollout_correction(

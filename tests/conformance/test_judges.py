@@ -16,8 +16,8 @@ from agreement import disagreement
 from draws import GROUPS, PAIRED_GROUPS, Draw, draw
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
-from dapolab.objective import Advantages, advantages
-from dapolab.scenario import GrpoAdvantage
+from dapolab.objective import Advantages, advantages, kl_estimate
+from dapolab.scenario import GrpoAdvantage, Kl
 
 Note = Callable[..., None]
 
@@ -81,7 +81,7 @@ def test_every_rejection_rule_of_verl_is_judged_or_left_out_with_a_reason() -> N
 
 
 @pytest.mark.parametrize("name", pairs.ESTIMATORS)
-def test_advantages(name: str, cell: Note) -> None:
+def test_advantages(name: str, setting: Note) -> None:
     estimator = pairs.ESTIMATORS[name]
     for seed in range(20):
         data = draw(seed, groups=PAIRED_GROUPS if estimator.needs_pairs else GROUPS)
@@ -89,7 +89,32 @@ def test_advantages(name: str, cell: Note) -> None:
         found = ours.value.expand(data.mask.shape) * data.mask
         assert disagreement(found, judge) <= 4 * estimator.tolerance
         assert bool((found[data.mask == 0] == 0).all())
-    cell(loss="verl:advantage", aggregation="-", advantage=name, structure="unequal groups")
+    setting("verl:advantage", name, "unequal groups")
+
+
+@pytest.mark.parametrize("estimator", ["kl", "low_var_kl"])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus", "gae", "remax"])
+def test_kl_in_the_reward(name: str, estimator: str, setting: Note) -> None:
+    """Reward, then KL, then advantage, as verl's trainer does it (ray_trainer.py:78-117)."""
+    kl = Kl(
+        place="reward",
+        estimator="k1" if estimator == "kl" else "k3",
+        coefficient=0.2,
+        log_ratio_clamp=20.0,
+        value_clamp=10.0,
+    )
+    for seed in range(10):
+        data = draw(seed)
+        judged_penalty = verl.kl_in_reward(
+            old=data.old, reference=data.reference, mask=data.mask, coefficient=0.2,
+            estimator=estimator,
+        )  # fmt: skip
+        penalty = -kl.coefficient * kl_estimate(data.old - data.reference, kl)
+        judge = pairs.judged_advantage(name, data, penalty=judged_penalty)
+        found = pairs.our_advantage(name, data, penalty=penalty).value.expand(data.mask.shape)
+        allowed = max(1e-11, 4 * pairs.ESTIMATORS[name].tolerance)
+        assert disagreement(found * data.mask, judge) <= allowed
+    setting(f"verl:{estimator} in reward", name, "unequal groups")
 
 
 WRONG = {

@@ -31,7 +31,7 @@ def ours(lengths: list[int], score: float, config: OverlongPenalty) -> list[floa
 @pytest.mark.parametrize(("cap", "buffer", "factor"), CASES)
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_dapo_reward_managers(
-    manager: str, cap: int, buffer: int, factor: float, cell: Note
+    manager: str, cap: int, buffer: int, factor: float, setting: Note
 ) -> None:
     lengths = list(range(1, cap + 4))  # beyond the cap too: verl goes on falling
     config = OverlongPenalty(
@@ -46,8 +46,7 @@ def test_dapo_reward_managers(
                 length, cap_tokens=cap, buffer_tokens=buffer, factor=factor, clamp=False
             )
             assert plain == pytest.approx(judge, rel=FLOAT32, abs=FLOAT32)
-    cell(loss=f"verl:DAPO reward, {manager}", aggregation=f"cap {cap}, buffer {buffer}",
-         advantage=f"factor {factor}", structure="-")  # fmt: skip
+    setting(f"verl:DAPO reward, {manager}", f"cap {cap}, buffer {buffer}", f"factor {factor}")
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
@@ -69,7 +68,7 @@ def test_a_factor_that_is_set_wrong_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(("cap", "buffer"), [(8, 3), (8, 8), (8, 1), (8, 0), (16384, 4096)])
-def test_trl_punishment(cap: int, buffer: int, cell: Note) -> None:
+def test_trl_punishment(cap: int, buffer: int, setting: Note) -> None:
     step = max(1, cap // 50)
     lengths = [*range(0, cap + 4, step), cap - buffer, cap - buffer + 1, cap, cap + 1]
     config = OverlongPenalty(cap_tokens=cap, buffer_tokens=buffer, beyond="clamped")
@@ -80,5 +79,4 @@ def test_trl_punishment(cap: int, buffer: int, cell: Note) -> None:
         for n in lengths
     ]
     assert plain == pytest.approx(judge, rel=1e-14, abs=1e-14)
-    cell(loss="trl:overlong", aggregation=f"cap {cap}, buffer {buffer}", advantage="-",
-         structure="-")  # fmt: skip
+    setting("trl:overlong", f"cap {cap}, buffer {buffer}")

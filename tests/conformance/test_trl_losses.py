@@ -11,7 +11,7 @@ import torch
 from agreement import EXACT, FACTOR_IN_SINGLE, disagreement, sum_disagreement
 from draws import EQUAL_GROUPS, MICROS, RANKS, WHOLE, Draw, Split, draw
 
-from dapolab.objective import policy_loss
+from dapolab.objective import Status, policy_loss
 from dapolab.scenario import (
     GenerationWindow,
     Kl,
@@ -146,7 +146,7 @@ def test_what_is_set_wrong_is_rejected(loss: str, change: dict[str, object]) -> 
 
 @pytest.mark.parametrize("split", SPLITS, ids=SPLIT_NAMES)
 @pytest.mark.parametrize("corrected", [False, True], ids=["plain", "bias correction"])
-@pytest.mark.parametrize("loss", [loss for loss in trl.LOSS_TYPES if loss != "luspo"])
+@pytest.mark.parametrize("loss", trl.LOSS_TYPES)
 def test_kl(loss: str, corrected: bool, split: Split, cell: Note) -> None:
     data = batch_of("kl", loss, split.name)
     n_accumulate = len(split.rows[0])
@@ -163,9 +163,11 @@ def test_kl(loss: str, corrected: bool, split: Split, cell: Note) -> None:
         bias_correction_kl=corrected,
         per_row={"reference": data.reference},
     )
+    # TRL sums the KL of a response with its surrogate: luspo as a plain sum, which any δ selects.
+    delta = 1e9 if loss == "luspo" else None
     config = Objective(
-        clip=pairs.clip(loss, "token", None),
-        aggregation=pairs.aggregation(loss, None, n_accumulate, n_accumulate),
+        clip=pairs.clip(loss, "token", delta),
+        aggregation=pairs.aggregation(loss, delta, n_accumulate, n_accumulate),
         kl=Kl(coefficient=0.3, ratio_weight="attached" if corrected else "none"),
     )
     ours = pairs.our_loss(config, data, data.advantages, split, logp=logp, generation_tokens=tokens)
@@ -364,13 +366,32 @@ def test_with_a_delta_trl_no_longer_counts_what_it_caps() -> None:
 
 
 @pytest.mark.parametrize("name", pairs.ESTIMATORS)
-def test_advantages(name: str, cell: Note) -> None:
+def test_advantages(name: str, setting: Note) -> None:
     for seed in range(20):
         data = draw(seed, groups=EQUAL_GROUPS)
         judge = pairs.judged_advantage(name, data)
         ours = pairs.our_advantage(name, data).squeeze(-1)
         assert disagreement(ours, judge) <= slack("grpo", name)
-    cell(loss="trl:advantage", aggregation="-", advantage=name, structure="groups of 4")
+    setting("trl:advantage", name, "groups of 4")
+
+
+def test_unscorable_responses_leave_baseline_and_loss(setting: Note) -> None:
+    """All rewards of a response missing: TRL takes it out of the group, its advantage is 0."""
+    for seed in range(10):
+        data = draw(seed, groups=EQUAL_GROUPS)
+        missing = torch.zeros(12, dtype=torch.bool)
+        missing[[1, 6, 7]] = True
+        rewards = data.rewards.masked_fill(missing, float("nan"))
+        judge = trl.advantages(
+            rewards[:, None], group_size=4, scale_rewards="group", weights=(1.0,), gdpo=False
+        )
+        status = torch.where(missing, Status.REJECTED, Status.COMPLETED)
+        ours = pairs.advantages(
+            rewards, pairs.ESTIMATORS["group"], group=data.group, mask=data.mask, status=status
+        )
+        assert disagreement(ours.value.squeeze(-1), judge) <= slack("grpo", "group")
+        assert bool((ours.value[missing] == 0).all())
+    setting("trl:advantage", "unscorable", "group", "groups of 4")
 
 
 def test_an_estimator_that_is_set_wrong_is_rejected() -> None:

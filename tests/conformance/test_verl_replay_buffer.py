@@ -76,7 +76,9 @@ def _told(index: int, group: Group) -> Finished:
 @pytest.mark.parametrize("n_batches", [1, 2, 3])
 @pytest.mark.parametrize("keep_rate", [0.05, 0.4, 0.9])
 @pytest.mark.parametrize("metric", ["reward", "acc"])
-def test_sample(metric: str, keep_rate: float, n_batches: int, group_size: int, cell: Note) -> None:
+def test_sample(
+    metric: str, keep_rate: float, n_batches: int, group_size: int, setting: Note
+) -> None:
     for seed in range(12):
         rng = random.Random(seed)
         batch_size, slowest = rng.randint(1, 12), rng.choice((1, 3, 20))
@@ -94,9 +96,12 @@ def test_sample(metric: str, keep_rate: float, n_batches: int, group_size: int, 
         assert ours.trained == good[:batch_size]
         assert len(judge.trained) == len(ours.trained) == batch_size
         _check_metrics(judge, ours)
-    cell(loss=f"verl:V1 sample, metric {metric}", aggregation=f"keep rate {keep_rate}",
-         advantage=f"groups of {group_size}",
-         structure=f"{n_batches} × B in flight")  # fmt: skip
+    setting(
+        f"verl:V1 sample, metric {metric}",
+        f"keep rate {keep_rate}",
+        f"groups of {group_size}",
+        f"{n_batches} × B in flight",
+    )
 
 
 def _check_metrics(judge: Sampled, ours: Sampled) -> None:

@@ -66,7 +66,7 @@ def corrected(data: Draw, config: SamplerCorrection) -> Correction:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_weights(name: str, cell: Note) -> None:
+def test_weights(name: str, setting: Note) -> None:
     settings, config = WEIGHTS[name]
     for seed in range(20):
         data = draw(seed, extreme=seed % 2 == 1)
@@ -76,10 +76,10 @@ def test_weights(name: str, cell: Note) -> None:
         ours = corrected(data, config).weight.expand(data.mask.shape) * data.mask
         assert judge is not None
         assert disagreement(ours, judge) <= EXACT
-    cell(loss=f"verl:weights {name}", aggregation="-", advantage="-", structure="local")
+    setting(f"verl:weights {name}", "local")
 
 
-def test_normalised_weights(cell: Note) -> None:
+def test_normalised_weights(setting: Note) -> None:
     settings, config = WEIGHTS["token truncate"]
     for seed in range(20):
         data = draw(seed)
@@ -93,12 +93,11 @@ def test_normalised_weights(cell: Note) -> None:
         normal = corrected(data, config.model_copy(update={"normalise": True}))
         assert judge is not None
         assert disagreement(normal.weight * data.mask, judge) <= COUNT_EPS
-    cell(loss="verl:weights token truncate, normalised", aggregation="-", advantage="-",
-         structure="local")  # fmt: skip
+    setting("verl:weights token truncate, normalised", "local")
 
 
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_rejection(name: str, cell: Note) -> None:
+def test_rejection(name: str, setting: Note) -> None:
     seen = set()
     for seed in range(20):
         data = draw(seed, extreme=seed % 2 == 1)
@@ -113,7 +112,7 @@ def test_rejection(name: str, cell: Note) -> None:
         assert bool((ours == kept).all())
         seen |= {bool((kept == 0).all(dim=-1).any()), bool((kept != data.mask).any())}
     assert True in seen  # something was rejected
-    cell(loss=f"verl:rejection {name}", aggregation="-", advantage="-", structure="local")
+    setting(f"verl:rejection {name}", "local")
 
 
 @pytest.mark.parametrize("name", ["token truncate", "sequence truncate", "seq_sum_k1"])
