@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dapolab.bandit.answers import Answers
 from dapolab.bandit.arms import ArmBandit
+from dapolab.bandit.threads import one_thread
 from dapolab.errors import ConfigError
 from dapolab.objective import Batch, gradient_weights
 from dapolab.scenario import Objective, TokenSum
@@ -29,6 +30,7 @@ class Flow:
     """(n_refreshes + 1,) in nats."""
 
 
+@one_thread()
 @torch.no_grad()
 def population_flow(
     bandit: ArmBandit,

@@ -1,8 +1,7 @@
 """Training curves: many independent seeds of one bandit and one mode, as one tensor program."""
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,21 +11,11 @@ from dapolab.bandit.answers import Bandit
 from dapolab.bandit.curves import Curves
 from dapolab.bandit.rollout import Draws, Rollout, collect
 from dapolab.bandit.settings import Mode, Training
+from dapolab.bandit.threads import one_thread
 from dapolab.bandit.update import loss_gradient, update_metrics
 from dapolab.rng import seed_sequence
 
 CLIP_METRICS = ("clip/upper_share", "clip/lower_share")
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch on one thread: these tensors are too small to gain from more, and lose by them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @one_thread()

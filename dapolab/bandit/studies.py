@@ -189,9 +189,9 @@ def _studies() -> tuple[Study, ...]:
             _base(clip=NoClip(), n_steps=60, learning_rate=2.0),
             ("no-correction", "importance", "tis", "icepop", "bypass+ppo"),
             (
-                "bias of gradient: distance of the first expected gradient from that of a sampler which "
-                "is the policy, over that one's length; its sd: spread from batch to batch on the "
-                "same scale. Both are exact.",
+                "bias of gradient: distance of the first expected gradient from that of a sampler "
+                "which is the policy, over that one's length; its sd: spread from batch to batch "
+                "on the same scale. Both are exact.",
                 "importance weights correct single answers; a small bias stays, as group mean and "
                 "std are those of the sampler's answers.",
             ),

@@ -126,5 +126,5 @@ def _scales(rollout: Rollout, mode: Mode, rows: Tensor | None) -> Tensor | None:
         structure=_structure(rollout, mode, rows),
         full_mask=full,
     )
-    n_filled = filled.sum(dim=-1, keepdim=True).clamp(min=1)
+    n_filled = filled.to(scales).sum(dim=-1, keepdim=True).clamp(min=1.0)
     return scales * (filled.shape[-1] / n_filled)

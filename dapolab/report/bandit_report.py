@@ -86,7 +86,8 @@ def estimate_tables(estimates: Estimates, metrics: Sequence[str]) -> list[RichTa
     for first in range(0, len(metrics), 3):
         part = metrics[first : first + 3]
         table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        table.add_column("mode", overflow="fold", max_width=22)
+        widest = min(22, max(map(len, estimates), default=0))
+        table.add_column("mode", overflow="fold", min_width=widest, max_width=22)
         for metric in part:
             table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
         for mode, found in estimates.items():
