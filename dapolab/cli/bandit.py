@@ -315,8 +315,8 @@ def _print(
     began = [f"{HEADS[name]} {number(start[name])}" for name in metrics if name in start]
     began = [text for text in began if "nan" not in text]
     if began:
-        out.print(f"at the start: {', '.join(began)}", markup=False, style="dim")
-    for table in estimate_tables(found, metrics):
+        out.print(f"at the start: {'; '.join(began)}", markup=False, style="dim")
+    for table in estimate_tables(found, metrics, width=out.width):
         out.print(table)
     out.print(f"means over {options.seeds} seeds, 99 % intervals", style="dim")
     print_notes(out, "how to read this", how_to_read)

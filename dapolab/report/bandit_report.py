@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dapolab.report import formats
+from dapolab.report.console import WIDTH
 from dapolab.report.document import Block, Document, FigureSpec, Section, Table
 from dapolab.report.style import MUTED, POLICY_COLOURS, SPARE_COLOURS, drawing, label, new_figure
 from dapolab.stats import Estimate
@@ -25,6 +26,7 @@ _COLOURS = (
     POLICY_COLOURS["streaming"],
     *SPARE_COLOURS,
 )
+_MODE_WIDTH = 24
 _STYLES = ("-", "--", "-.", ":")
 HEADS = {
     "length/right": "tokens if right",
@@ -80,21 +82,37 @@ def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> l
     return names
 
 
-def estimate_tables(estimates: Estimates, metrics: Sequence[str]) -> list[RichTable]:
-    """Return tables for the terminal, one row a mode, three metrics with intervals in each."""
-    tables = []
-    for first in range(0, len(metrics), 3):
-        part = metrics[first : first + 3]
-        table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        widest = min(22, max(map(len, estimates), default=0))
-        table.add_column("mode", overflow="fold", min_width=widest, max_width=22)
-        for metric in part:
-            table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
-        for mode, found in estimates.items():
-            cells = [Text(formats.cell(found.get(metric))) for metric in part]
-            table.add_row(Text(mode), *cells)
-        tables.append(table)
-    return tables
+def estimate_tables(
+    estimates: Estimates, metrics: Sequence[str], *, width: int = WIDTH
+) -> list[RichTable]:
+    """Return tables for the terminal, one row a mode, as many metrics in each as fit the width."""
+    columns = {
+        metric: [formats.cell(found.get(metric)) for found in estimates.values()]
+        for metric in metrics
+    }
+    widest_mode = min(_MODE_WIDTH, max(map(len, estimates), default=0))
+    tables: list[list[str]] = []
+    room = 0
+    for metric, cells in columns.items():
+        needed = 2 + max(len(HEADS.get(metric, metric)), *map(len, cells))
+        if not tables or needed > room:
+            tables.append([])
+            room = width - widest_mode - 3
+        tables[-1].append(metric)
+        room -= needed
+    return [_table(estimates, columns, part) for part in tables]
+
+
+def _table(
+    estimates: Estimates, columns: Mapping[str, Sequence[str]], metrics: Sequence[str]
+) -> RichTable:
+    table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("mode", overflow="fold", max_width=_MODE_WIDTH)
+    for metric in metrics:
+        table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
+    for row, mode in enumerate(estimates):
+        table.add_row(Text(mode), *(Text(columns[metric][row]) for metric in metrics))
+    return table
 
 
 def bandit_document(
