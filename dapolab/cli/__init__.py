@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "a grid of scenarios; runs only what is missing",
     "recipe": "what a framework's loss really is, by version",
     "check": "your training config: what does nothing or harms",
-    "bandit": "what a loss, a clip or a filter does to a toy policy",
+    "bandit": "what a loss or a clip does to a toy policy",
     "bench": "speed of this installation, as ratios",
 }
 FIRST = """\
