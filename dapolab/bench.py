@@ -4,16 +4,18 @@ Rates depend on the machine and are printed, never gated; ratios are against a p
 (one process a response, one Resource a replica) that decodes the same lengths to the same makespan.
 """
 
+import importlib.util
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dapolab.scenario import Scenario, build
 from dapolab.sim.bench import best_s, decode_benchmarks, plain_simpy_rate
 from dapolab.sim.run import simulate
 
-Row = dict[str, float | str | None]
+Row = Mapping[str, Any]
 
 
 def paper_scale(collector: str, *, steps: int) -> Scenario:
@@ -47,7 +49,18 @@ def benchmarks(*, on_done: Callable[[], None] = lambda: None) -> list[Row]:
     rows.append(_memory())
     on_done()
     rows += [_start_up("import dapolab", "import dapolab"), _help()]
+    if importlib.util.find_spec("torch") is not None:
+        rows += _of_torch()
+        on_done()
     return rows
+
+
+def _of_torch() -> list[Row]:
+    """Rows of the objective and the bandit, where the extra ``train`` is installed."""
+    from dapolab.bandit.bench import bandit_benchmarks
+    from dapolab.objective.bench import objective_benchmarks
+
+    return [*objective_benchmarks(), *bandit_benchmarks()]
 
 
 def _end_to_end(collector: str, steps: int, plain: float) -> Row:

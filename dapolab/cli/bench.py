@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
 
     from dapolab.bench import benchmarks
 
-    with progress("benchmarks", 5) as tick:
+    with progress("benchmarks", 6) as tick:
         rows = benchmarks(on_done=tick)
     if options.json:
         emit_json("bench", seed=None, body={"benchmarks": rows})
