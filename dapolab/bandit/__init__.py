@@ -7,8 +7,9 @@ an answer are multiplicities in the mask, so that an answer of a hundred tokens 
 
 from dapolab.bandit.answers import Answers, Bandit, Outcomes
 from dapolab.bandit.arms import ArmBandit
+from dapolab.bandit.correction import GradientError, gradient_error
 from dapolab.bandit.curves import Curves, curve_table, final_estimates
-from dapolab.bandit.flow import Flow, population_flow
+from dapolab.bandit.flow import Flow, population_flow, push_without_signal
 from dapolab.bandit.gradients import GradientLaw, expected_gradient, sampled_gradients
 from dapolab.bandit.hazard import HazardBandit
 from dapolab.bandit.hazard_exact import expected_hazard_gradient
@@ -26,6 +27,7 @@ __all__ = [
     "Curves",
     "Effects",
     "Flow",
+    "GradientError",
     "GradientLaw",
     "HazardBandit",
     "Mode",
@@ -37,8 +39,10 @@ __all__ = [
     "expected_hazard_gradient",
     "final_estimates",
     "find_study",
+    "gradient_error",
     "parse_mode",
     "population_flow",
+    "push_without_signal",
     "sampled_gradients",
     "three_paths",
     "train",

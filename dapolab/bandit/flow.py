@@ -101,3 +101,41 @@ def _population(
     if positive_only:
         mask = torch.where(advantage.unsqueeze(-1) > 0, mask, 0.0)
     return answers, mask, advantage.unsqueeze(0)
+
+
+@torch.no_grad()
+def push_without_signal(
+    bandit: ArmBandit, objective: Objective, *, theta: Tensor, old_theta: Tensor, size: float = 1.0
+) -> Tensor:
+    """Return the expected −∂loss/∂θ where rewards say nothing: A = ±size, each half the time.
+
+    What is left is the push of the clip itself (theory.md D5). Answers come from ``old_theta``,
+    the policy is ``theta``, both (D,); the aggregation is the token sum of one answer.
+
+    Raises
+    ------
+    ConfigError
+        For several prompts.
+    """
+    if bandit.n_prompts != 1:
+        raise ConfigError("this push is that of one prompt; build the bandit with one")
+    summed = objective.model_copy(update={"aggregation": TokenSum()})
+    outcomes = bandit.outcomes(old_theta, prompt=0)
+    n = outcomes.probability.shape[0]
+    answers = Answers(
+        *(
+            part.repeat(2).unsqueeze(0)
+            for part in (outcomes.choice, outcomes.right, outcomes.length)
+        )
+    )
+    signs = torch.ones(2 * n, dtype=torch.float64)
+    signs[n:] = -1.0
+    chance = outcomes.probability.repeat(2) / 2.0
+    current, old = theta.unsqueeze(0), old_theta.unsqueeze(0)
+    batch = Batch(
+        logp=bandit.logp(current, answers),
+        old_logp=bandit.logp(old, answers),
+        mask=bandit.mask(answers) * chance.unsqueeze(-1),
+        advantages=size * signs.unsqueeze(0),
+    )
+    return -bandit.pull_back(current, answers, gradient_weights(batch, summed))[0]

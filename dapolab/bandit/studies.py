@@ -110,11 +110,12 @@ def _studies() -> tuple[Study, ...]:
             _base(_MEAN_ONLY, learning_rate=4.0, n_steps=400),
             _AGGREGATIONS,
             (
-                "length/wrong above its start and length/right below it: the 1/length weight of "
+                "wrong answers above their start and right ones below it: the 1/length weight of "
                 "seq-mean-token-mean, and of micro-batches of one answer, which are the same.",
-                "token-mean keeps a small rest of it, as one group of 8 is all that it averages "
-                "over; sums have none.",
-                "length/mean is no bias of its own: it follows which answers become likely.",
+                "token-mean keeps a part of it while one group of 8 is all that it averages over; "
+                "the part shrinks with +n_groups=8. Sums have none.",
+                "the mean of all lengths is no bias of its own: it follows which answers become "
+                "likely. Modes take steps of different size: compare them at equal pass rate too.",
             ),
         ),
         Study(
@@ -131,7 +132,8 @@ def _studies() -> tuple[Study, ...]:
                 "seq-mean-token-mean: wrong answers grow, right ones shrink.",
                 "sum-norm: lengths given right and wrong do not drift on average; their spread "
                 "over seeds does grow.",
-                "token-mean: the same sign as seq-mean-token-mean, a few per cent of its size.",
+                "token-mean: the same signs as seq-mean-token-mean; a step has a few per cent of "
+                "the size, and many steps add up.",
             ),
         ),
         Study(

@@ -6,6 +6,7 @@ filter-raw, filter-shaped, tis, icepop, bypass) or key=value, such as clip.high=
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ THREE_PATHS = "three_paths"
 _THREE_PATHS_SUMMARY = (
     "reward shaping × std × aggregation: main effects and interactions on lengths"
 )
+_THREE_PATHS_STEPS = 100  # later all answers are right in most corners, and effects fade
 _THREE_PATHS_READ = (
     "shaping: an overlong penalty on the long answers; std: advantages over the group's std; "
     "aggregation: seq-mean-token-mean in place of token-mean. Each effect is the change of a "
@@ -167,7 +169,7 @@ def _run_three_paths(options: argparse.Namespace, folder: Path | None) -> None:
     if options.modes:
         raise ConfigError("three_paths has its own eight modes: leave --modes out")
     bandit = study.bandit(**dict(_settings(options.set, study)))
-    base = _with_steps(study.base, options.steps)
+    base = _with_steps(study.base, options.steps or _THREE_PATHS_STEPS)
     with progress(THREE_PATHS, 8 * base.training.n_steps) as tick:
         found = three_paths(
             bandit,
@@ -195,7 +197,7 @@ def _run_three_paths(options: argparse.Namespace, folder: Path | None) -> None:
         return
     console().print(f"{THREE_PATHS}: {_THREE_PATHS_SUMMARY}", markup=False)
     metrics = list(next(iter(found.effects.values())))
-    _print(found.effects, metrics, _THREE_PATHS_READ, options, paths, start={})
+    _print(found.effects, metrics, _THREE_PATHS_READ, options, paths, rows="effect")
 
 
 # ---------------------------------------------------------------------------- words
@@ -306,17 +308,18 @@ def _print(
     options: argparse.Namespace,
     paths: Sequence[Path],
     *,
-    start: Mapping[str, float],
+    start: Mapping[str, float] | None = None,
+    rows: str = "mode",
 ) -> None:
     from dapolab.report.bandit_report import HEADS, estimate_tables
     from dapolab.report.formats import number
 
     out = console()
-    began = [f"{HEADS[name]} {number(start[name])}" for name in metrics if name in start]
+    began = [f"{HEADS[name]} {number((start or {}).get(name, math.nan))}" for name in metrics]
     began = [text for text in began if "nan" not in text]
     if began:
         out.print(f"at the start: {'; '.join(began)}", markup=False, style="dim")
-    for table in estimate_tables(found, metrics, width=out.width):
+    for table in estimate_tables(found, metrics, width=out.width, rows=rows):
         out.print(table)
     out.print(f"means over {options.seeds} seeds, 99 % intervals", style="dim")
     print_notes(out, "how to read this", how_to_read)

@@ -83,9 +83,15 @@ def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> l
 
 
 def estimate_tables(
-    estimates: Estimates, metrics: Sequence[str], *, width: int = WIDTH
+    estimates: Estimates, metrics: Sequence[str], *, width: int = WIDTH, rows: str = "mode"
 ) -> list[RichTable]:
-    """Return tables for the terminal, one row a mode, as many metrics in each as fit the width."""
+    """Return tables for the terminal, as many metrics in each as fit the width.
+
+    Parameters
+    ----------
+    estimates : row -> metric -> Estimate.
+    rows : what a row is, the head of the first column.
+    """
     columns = {
         metric: [formats.cell(found.get(metric)) for found in estimates.values()]
         for metric in metrics
@@ -100,14 +106,14 @@ def estimate_tables(
             room = width - widest_mode - 3
         tables[-1].append(metric)
         room -= needed
-    return [_table(estimates, columns, part) for part in tables]
+    return [_table(estimates, columns, part, rows) for part in tables]
 
 
 def _table(
-    estimates: Estimates, columns: Mapping[str, Sequence[str]], metrics: Sequence[str]
+    estimates: Estimates, columns: Mapping[str, Sequence[str]], metrics: Sequence[str], rows: str
 ) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("mode", overflow="fold", max_width=_MODE_WIDTH)
+    table.add_column(rows, overflow="fold", max_width=_MODE_WIDTH)
     for metric in metrics:
         table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
     for row, mode in enumerate(estimates):
