@@ -131,7 +131,7 @@ def test_entropy_bonus_raises_entropy_and_kl_holds_the_policy_back() -> None:
         "plain": {},
         "bonus": {"entropy_coef": 0.2},
         "kl": {"kl": Kl(coefficient=2.0)},
-        "kl in reward": {"kl": Kl(coefficient=2.0, place="reward")},
+        "kl in reward": {"kl": Kl(coefficient=2.0, place="reward", estimator="k1")},
     }.items():
         objective = Objective(
             clip=NoClip(), advantage=MeanOnlyAdvantage(), aggregation=SeqMeanTokenMean(), **extra

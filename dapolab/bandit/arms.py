@@ -184,13 +184,14 @@ class ArmBandit:
         """Return exact metrics of the policy, each (R,)."""
         logits = self.logits(theta)
         joint = logits.softmax(dim=-1) * self.weights[:, None]
-        right = (joint * self.success_PA).sum(dim=(-2, -1))
-        right_tokens = (joint * self.success_PA * self.length_PA).sum(dim=(-2, -1))
-        tokens = (joint * self.length_PA).sum(dim=(-2, -1))
+        # Right and wrong are summed apart: 1 − right would lose the digits of a rare wrong answer.
+        sides = (joint * self.success_PA, joint * (1.0 - self.success_PA))
+        right, wrong = (side.sum(dim=(-2, -1)) for side in sides)
+        right_tokens, wrong_tokens = ((s * self.length_PA).sum(dim=(-2, -1)) for s in sides)
         return {
             "length/right": right_tokens / right,
-            "length/wrong": (tokens - right_tokens) / (1.0 - right),
-            "length/mean": tokens,
+            "length/wrong": wrong_tokens / wrong,
+            "length/mean": right_tokens + wrong_tokens,
             "reward/accuracy": right,
             "entropy/answer": (_entropy(logits) * self.weights).sum(dim=-1),
         }

@@ -151,7 +151,7 @@ def _studies() -> tuple[Study, ...]:
             "rare_token",
             "a right answer of probability 0.01: how far one rollout can raise it",
             rare_token,
-            _base(n_groups=8, group_size=64, n_epochs=32, learning_rate=5.0, n_steps=6),
+            _base(n_groups=8, group_size=64, n_epochs=32, learning_rate=5.0, n_steps=2),
             _CLIPS,
             (
                 "the upper clip stops the right answer's own gradient; the wrong ones' keeps "

@@ -27,6 +27,7 @@ _COLOURS = (
     *SPARE_COLOURS,
 )
 _MODE_WIDTH = 24
+_EQUAL = 1e-9
 _STYLES = ("-", "--", "-.", ":")
 HEADS = {
     "length/right": "tokens if right",
@@ -76,8 +77,8 @@ def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> l
         moved = False
         if curves is not None:
             means = curves.loc[curves["metric"] == metric, "mean"]
-            moved = len(means) > 0 and bool(np.ptp(means.to_numpy(float)) > 1e-12)
-        if moved or max(found) - min(found) > 1e-12:
+            moved = len(means) > 0 and bool(np.ptp(means.to_numpy(float)) > _EQUAL)
+        if moved or max(found) - min(found) > _EQUAL:
             names.append(metric)
     return names
 
