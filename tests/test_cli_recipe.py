@@ -88,6 +88,16 @@ def test_document_of_two(desk):
     assert weight["ratio"] == pytest.approx(1 / 3)  # three sequences
 
 
+def test_no_ratio_where_a_value_is_0(desk):
+    """A ratio to or from 0 says nothing: a dash in the table, null in the document."""
+    words = ("recipe", "dapo-32b-run", "grpo")
+    rows = {row["name"]: row for row in desk.done(*words, "--json").document["differences"]}
+    at_cap = rows["reward for length 20,480"]
+    assert (at_cap["a"], at_cap["b"], at_cap["ratio"]) == (-1, 0, None)
+    (line,) = (line for line in desk.done(*words).out.splitlines() if "length 20,480" in line)
+    assert line.split()[-3:] == ["-1", "0", "–"]
+
+
 def test_groups_move_the_prompt_mean(desk):
     words = ("recipe", "paper", "--lengths", "2,6,12", "--json")
     one = desk.done(*words, "--groups", "0,0,0").document["recipes"][0]["weights"]

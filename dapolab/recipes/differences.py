@@ -34,8 +34,8 @@ class NumberDifference:
 
     @property
     def ratio(self) -> float | None:
-        """Return b/a; None where either is absent or a is 0."""
-        return None if not self.a or self.b is None else self.b / self.a
+        """Return b/a; None where either is absent or 0."""
+        return self.b / self.a if self.a and self.b else None
 
 
 @dataclass(frozen=True)
