@@ -77,7 +77,7 @@ def test_b15_the_sampler_as_denominator_is_another_story(sizes: tuple[int, int, 
 
 
 @given(
-    window=st.sampled_from([1, 2, 4, 8]),
+    window=st.sampled_from([1, 2, 4, 6, 8]),
     generation=st.sampled_from([1, 2, 4, 8, 16]),
     passes=st.integers(1, 3),
 )
@@ -93,6 +93,16 @@ def test_b15_updates_in_trl(window: int, generation: int, passes: int) -> None:
     assert ("clip-no-effect" in found) == (window % uses == 0)
     if uses % window == 0 and uses > window:
         assert f"{uses // window} updates per rollout" in found["clip-updates"].message
+    if window % uses == 0 and window > uses:
+        assert f"one update per {window // uses} rollouts" in found["clip-no-effect"].message
+    straddles = uses % window != 0 and window % uses != 0
+    assert ("clip-updates-straddle" in found) == straddles
+    if straddles:
+        assert "clip-updates" not in found
+        # Walk through the micro-steps: which see another policy than the one that generated them?
+        steps = range(window * uses)
+        off = sum(m // window != (m - m % uses) // window for m in steps) / len(steps)
+        assert f"{100 * off:.3g} % of the micro-batches" in found["clip-updates-straddle"].message
 
 
 @given(batches())

@@ -1,5 +1,7 @@
 """TRL's GRPOTrainer: GRPOConfig as YAML, JSON, arguments or a Python call (≤ 1.10 and 1.16)."""
 
+import math
+
 from dapolab.check import keys
 from dapolab.check.reading import Reading, Source
 from dapolab.check.run import ClipShape, Run
@@ -74,6 +76,7 @@ def understand(reading: Reading) -> Run:
             "generation": generation,
             "passes": passes,
             "straddles": straddles,
+            "off_policy_share": off_policy_share(window, uses) if window and uses else None,
         },
     )
 
@@ -105,6 +108,19 @@ def steps_per_generation(reading: Reading) -> int | None:
     per_device = reading.integer("per_device_train_batch_size")
     ranks = _processes(reading)
     return size // (per_device * ranks) if size and per_device and ranks else None
+
+
+def off_policy_share(window: int, uses: int) -> float:
+    """Return the share of micro-batches trained after an update on their own generation.
+
+    ``uses`` micro-steps (passes included) follow each generation; an update ends every ``window``.
+    """
+    common = math.gcd(window, uses)
+    w, u = window // common, uses // common
+    # Generations start t = 1 … w common steps before an update's end, equally often.
+    least = min(w, u)
+    on_policy = least * (least + 1) // 2 + max(w - u, 0) * u
+    return 1 - on_policy / (w * u)
 
 
 def _processes(reading: Reading) -> int | None:

@@ -138,11 +138,15 @@ def no_effect(run: Run) -> Iterator[Finding]:
     size = "the whole rollout"
     if run.batch_responses:
         size = f"{run.batch_responses} responses{_each(run)}"
+    per = "rollout"
+    if run.framework == "trl" and run.n_updates < 1:
+        per = f"{1 / run.n_updates:.4g} rollouts"  # a window of several generations
+        size += " a rollout"
     yield run.finding(
         "clip-no-effect",
         "warning" if meant else "note",
         "eps_high" if run.given("eps_high") else "eps_low",
-        f"clip has no effect: one update per rollout ({size}), so the ratio is exactly 1 on every "
+        f"clip has no effect: one update per {per} ({size}), so the ratio is exactly 1 on every "
         "token",
         suggestion=_more_updates(run),
         source=ONE_UPDATE,
@@ -164,7 +168,10 @@ def updates(run: Run) -> Iterator[Finding]:
     n = run.n_updates
     if n is None or not n > 1 or run.clip_shape == "none" or run.denominator == "sampler":
         return
+    if run.facts.get("straddles"):
+        return  # updates are then neither all on-policy nor all off-policy: see straddles
     count = f"{n:.4g} updates per rollout, {n - 1:.4g} of them off-policy"
+    those = "that one" if n == 2 else f"those {n - 1:.4g}"
     sizes = ""
     if run.batch_responses and run.update_responses:
         sizes = f" ({run.batch_responses} responses, {run.update_responses} an update{_each(run)})"
@@ -172,8 +179,8 @@ def updates(run: Run) -> Iterator[Finding]:
         "clip-updates",
         "note",
         "n_updates",
-        f"{count}{sizes}: the clip can act in those {n - 1:.4g} alone; {n:.4g} updates are one "
-        "rollout step on a plot over updates",
+        f"{count}{sizes}: the clip can act in {those} alone; {n:.4g} updates are one rollout "
+        "step on a plot over updates",
         source="DAPO#23; DAPO §4.1 counts gradient updates (verl#795)",
     )
 
@@ -183,12 +190,15 @@ def straddles(run: Run) -> Iterator[Finding]:
     if not run.facts.get("straddles"):
         return
     window, generation, passes = (run.facts[k] for k in ("window", "generation", "passes"))
+    share = run.facts["off_policy_share"]
+    assert isinstance(share, float)
     yield run.finding(
         "clip-updates-straddle",
         "note",
         "n_updates",
         f"{generation} x {passes} micro-batches per generation and {window} per update do not "
-        "divide: some updates end inside a generation, and the clip can act in what is left of it",
+        f"divide: updates end inside a generation, {100 * share:.3g} % of the micro-batches are "
+        "trained after an update on their own generation, and the clip can act in those alone",
         suggestion="make one a multiple of the other",
         source="TRL 1.16 grpo_trainer.py:2642",
     )
