@@ -622,3 +622,56 @@ def test_filter_on_shaped_rewards_keeps_the_theory_s_share() -> None:
     assert shaped.p_trained == pytest.approx(mixed + kept_all_right, rel=1e-6)
     # What was a signal about correctness is now, for the most part, one about length.
     assert shaped.mean[0] > 0 > shaped.mean[1]
+
+
+def _by_hand(aggregation: str, rule: str, arms: tuple[int, ...]) -> np.ndarray:
+    """Return Σ_i scale·A_i·(e_a − π) of one ordered group, from the rules alone (DAPO §3.3, §3.4).
+
+    Raw ±1, the soft penalty over the last 40 of 100 tokens, std with ddof 1; a truncated answer's
+    tokens leave numerator and denominator alike where it is masked or excluded.
+    """
+    pi = np.array([0.40, 0.15, 0.15, 0.10, 0.20])
+    arm = np.array(arms)
+    length = np.array([40, 85, 40, 85, 100])[arm]
+    reward = np.where(arm < 2, 1.0, -1.0)
+    if rule == "overlong":
+        reward -= np.clip((length - 60) / 40, 0.0, 1.0)
+    whole = arm != 4
+    known = reward[whole] if rule == "exclude-truncated" else reward
+    learns = whole if rule.endswith("truncated") else np.ones_like(whole)
+    if known.size < 2 or np.ptp(known) == 0:
+        return np.zeros(5)
+    A = (reward - known.mean()) / known.std(ddof=1)
+    n_tokens = (length * learns).sum()
+    scale = 1 / n_tokens if aggregation == "token-mean" else 1 / (arm.size * length)
+    return (learns * scale * A) @ (np.eye(5)[arm] - pi)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+@pytest.mark.parametrize(
+    "rule", ["no-length-rule", "overlong", "mask-truncated", "exclude-truncated"]
+)
+def test_length_rules_by_hand(aggregation, rule) -> None:
+    """E: shaped rewards; masking with the truncated answer in or out of the baseline."""
+    pi = np.array([0.40, 0.15, 0.15, 0.10, 0.20])
+    words = f"{aggregation}+grpo+advantage.eps=0+{rule}"
+    wanted = sum(
+        np.prod(pi[list(arms)]) * _by_hand(aggregation, rule, arms)
+        for arms in itertools.product(range(5), repeat=4)
+    )
+    found = expected_gradient(overlong(), a_mode(words, group_size=4)).mean.numpy()
+    assert np.abs(found - wanted).max() < 1e-12
+
+
+@pytest.mark.parametrize("high", [0.2, 0.28])
+def test_the_same_in_four_arms(high) -> None:
+    """D2: .01 to .209 in one rollout with three wrong arms beside the rare right one."""
+    flow = population_flow(
+        rare_token(n_arms=4),
+        _flow_objective(high),
+        n_refreshes=1,
+        n_inner=1700,
+        learning_rate=0.02,
+        geometry="natural",
+    )
+    assert flow.probability[-1, 0] == pytest.approx(0.209, abs=0.002)
