@@ -1,6 +1,7 @@
 """Comparison, estimates and forecast against tables and figures worked out by hand."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,49 @@ def test_forecast_of_a_run_that_the_data_end(monkeypatch: pytest.MonkeyPatch) ->
     assert ahead.ended == {"data exhausted": 2}
     assert "30%" in ahead.sentence()
     json.dumps(ahead.to_json(), allow_nan=False)
+
+
+def planned(collector: dict[str, object], **prompts: object) -> int | None:
+    settings = build(
+        {
+            "workload": {"kind": "independent", "prompts": {"count": 10, **prompts}},
+            "rollout": {"groups_per_step": 4, "group_size": 2, "cap_tokens": 100},
+            "collector": collector,
+            "hardware": {"law": {"kind": "affine", "a_s": 1.0, "b_s": 0.0, "c_s": 0.0}},
+            "run": {"steps": 100, "replications": 2},
+        }
+    )
+    kind = settings.collector.kind
+    ahead = forecast(compare(settings, {kind: settings.collector}, seed=0, n_jobs=1), kind)
+    assert "run/lr_schedule_share" in ahead.quantities
+    if kind == "none":
+        assert ahead.quantities["run/steps"].mean == ahead.n_planned_steps
+    return ahead.n_planned_steps
+
+
+def test_planned_steps_follow_the_walk_through_the_data() -> None:
+    """10 prompts in batches of 4, 3 epochs: 2 a epoch with drop_last, else 30/4 and a rest."""
+    assert planned({"kind": "none"}, epochs=3, drop_last=True) == 6
+    assert planned({"kind": "none"}, epochs=3) == 8
+    assert planned({"kind": "rounds", "gen_groups": 8, "at_max": "stop"}, epochs=3) == 4
+
+
+def test_a_replay_plans_the_prompts_of_its_file(tmp_path: Path) -> None:
+    rows = [f"p{i},{100 + i},{k}" for i in range(12) for k in (0, 1)]
+    file = tmp_path / "r.csv"
+    file.write_text("\n".join(["prompt_id,n_tokens,correct", *rows]) + "\n")
+    settings = build(
+        {
+            "workload": {"kind": "replay", "file": str(file), "prompts": {"epochs": 2}},
+            "rollout": {"groups_per_step": 4, "group_size": 2, "cap_tokens": 200},
+            "collector": {"kind": "none"},
+            "hardware": {"law": {"kind": "affine", "a_s": 1.0, "b_s": 0.0, "c_s": 0.0}},
+            "run": {"steps": 100, "replications": 2},
+        }
+    )
+    ahead = forecast(compare(settings, {"none": settings.collector}, seed=0, n_jobs=1), "none")
+    assert ahead.n_planned_steps == 2 * 12 // 4
+    assert ahead.quantities["run/lr_schedule_share"].mean == 1
 
 
 def test_endless_data_have_no_schedule() -> None:

@@ -59,8 +59,13 @@ def load_scenario(options: argparse.Namespace) -> Scenario:
         overrides["run.steps"] = options.steps
     scenario = load(options.scenario, overrides)
     if options.epochs is not None:
-        prompts = scenario.workload.prompts
-        most = -(-prompts.count * options.epochs // scenario.rollout.groups_per_step)
+        from dapolab.workload.model import n_prompts_of
+
+        rollout = scenario.rollout
+        count = n_prompts_of(
+            scenario.workload, group_size=rollout.group_size, cap_tokens=rollout.cap_tokens
+        )
+        most = -(-count * options.epochs // rollout.groups_per_step)
         run = scenario.run.model_copy(update={"steps": most})
         scenario = scenario.model_copy(update={"run": run})
     return scenario

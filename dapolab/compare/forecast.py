@@ -19,6 +19,7 @@ from scipy import special
 from dapolab.compare.comparison import Comparison
 from dapolab.sim.run import gpus_held
 from dapolab.stats import LEVEL, Estimate
+from dapolab.workload.model import n_prompts_of
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def planned_steps(comparison: Comparison, policy: str) -> int | None:
     """Return the steps that the framework plans from the data; None where data are endless.
 
     verl counts generation batches of an epoch × epochs (rounds); the others B prompts a step.
+    Without ``drop_last`` batches reach over the end of an epoch, and the last may be short.
     """
     scenario = comparison.scenario
     prompts = scenario.workload.prompts
@@ -123,7 +125,13 @@ def planned_steps(comparison: Comparison, policy: str) -> int | None:
     batch = scenario.rollout.groups_per_step
     if collector.kind == "rounds":
         batch = collector.gen_groups or 3 * batch
-    return max(prompts.count // batch, 1) * prompts.epochs
+    rollout = scenario.rollout
+    count = n_prompts_of(
+        scenario.workload, group_size=rollout.group_size, cap_tokens=rollout.cap_tokens
+    )
+    if prompts.drop_last:
+        return max(count // batch, 1) * prompts.epochs
+    return -(-count * prompts.epochs // batch)
 
 
 def forecast(

@@ -70,6 +70,19 @@ def _joined(parts: list[Groups]) -> Groups:
     return Groups(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
+def n_prompts_of(workload: Workload, *, group_size: int, cap_tokens: int) -> int:
+    """Return the prompts of one epoch; those of the file where the workload replays one.
+
+    Raises
+    ------
+    ConfigError
+        As :class:`PromptStream`, for a replay file.
+    """
+    if isinstance(workload, ReplayWorkload):
+        return len(load_groups(workload, group_size=group_size, cap_tokens=cap_tokens).n_rows_N)
+    return workload.prompts.count
+
+
 class PromptStream:
     """Candidate groups 0, 1, 2, … of a workload under one seed.
 

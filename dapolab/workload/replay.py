@@ -1,6 +1,7 @@
 """Recorded groups from a table of records, made ready to be drawn without replacement."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,21 @@ def load_groups(workload: ReplayWorkload, *, group_size: int, cap_tokens: int) -
     path = Path(workload.file)
     if not path.is_file():
         raise ConfigError(f"{path}: no such file (workload.file)")
+    facts = path.stat()
+    return _loaded(
+        path,
+        (facts.st_mtime_ns, facts.st_size),
+        group_size,
+        cap_tokens,
+        workload.p_correct_if_truncated,
+    )
+
+
+@lru_cache(maxsize=4)
+def _loaded(
+    path: Path, _version: tuple[int, int], group_size: int, cap_tokens: int, p_truncated: float
+) -> RecordedGroups:
+    """Read a version of the file once, however many policies and replications draw from it."""
     # Which candidates the file holds does not matter to a replay: it draws what is there.
     table = read_records(path, options=ReadOptions(selection="all")).table
     return group_table(
@@ -54,7 +70,7 @@ def load_groups(workload: ReplayWorkload, *, group_size: int, cap_tokens: int) -
         where=str(path),
         group_size=group_size,
         cap_tokens=cap_tokens,
-        p_correct_if_truncated=workload.p_correct_if_truncated,
+        p_correct_if_truncated=p_truncated,
     )
 
 
