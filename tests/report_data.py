@@ -51,6 +51,8 @@ def _step(
     row["time/step_seconds"] = sum(parts.values())
     row["rollout/effective_groups"] = 4 if name != "filter_no_refill" else int(rng.integers(1, 4))
     row["train/mixed_groups"] = row["rollout/effective_groups"]
+    row["rollout/mixed_candidate_groups"] = 4 + 2 * bool(surplus or aborted)
+    row["rollout/candidate_groups"] = 8
     row |= {
         "rollout/train_completion_tokens": trained,
         "rollout/degenerate_tokens": wasted,

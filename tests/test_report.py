@@ -4,6 +4,7 @@ import html
 import html.parser
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_data import POLICIES, comparison_tables, fit_tables, responses
 
+from dapolab.compare.estimates import HEADLINES, totals_of
 from dapolab.report import Document, FigureSpec, Section, Table, formats, render
 from dapolab.report.comparison import comparison_document, lead
+from dapolab.report.comparison_figures import bias_figure
 from dapolab.report.console import as_text, comparison_table, metric_table
 from dapolab.report.fit_report import fit_document
 from dapolab.report.gantt import MAX_LANES, gantt, lanes
 from dapolab.report.render import html_page, markdown_page
 from dapolab.report.style import drawing, new_figure, policy_colours, raw_svg
-from dapolab.stats import Estimate
+from dapolab.stats import Estimate, ratio_of_totals
 
 COST = "per_trained_group/seconds"
 PROVENANCE = {"version": "0.1.0", "command": "dapolab compare small.toml", "seed": "0"}
@@ -233,6 +236,30 @@ def test_figures_without_data_are_left_out(document):
     assert names == ["cost", "time", "waves", "gantt", "tokens", "bias", "engine"]
     few = comparison_page(policies=("streaming",), responses=None, waves=None)
     assert [figure.name for figure in few.figures()] == ["time", "tokens", "bias", "engine"]
+
+
+def test_bias_counts_groups_not_steps_as_the_headline_does():
+    """One step trains 1 group of length 300, one 3 of length 100: mean 150, over 200."""
+    tables = comparison_tables(("exact_refill",))
+    steps = pd.DataFrame(
+        {
+            "policy": "exact_refill",
+            "replication": [0, 0, 1, 1],
+            "rollout/effective_groups": [1, 3, 1, 3],
+            "rollout/mixed_candidate_groups": 4,
+            "rollout/candidate_groups": 8,
+            "bias/length_trained": [300.0, 100.0, 300.0, 100.0],
+            "bias/length_effective": 200.0,
+            "bias/length_candidates": 250.0,
+        }
+    )
+    figure = bias_figure(replace(tables, steps=steps))
+    assert "exact_refill 0.75" in figure.alt
+    columns = {column for headline in HEADLINES.values() for column in headline[:2]}
+    steps = steps.assign(**{column: 1.0 for column in columns if column not in steps})
+    totals = totals_of(steps, ("exact_refill",), 2)["exact_refill"]
+    headline = ratio_of_totals(totals["bias/length_trained"], totals["bias/length_effective"])
+    assert headline.mean == pytest.approx(0.75)
 
 
 def test_bias_ratios_are_those_of_the_made_up_tables(document):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from dapolab.report import formats
@@ -12,7 +11,7 @@ from dapolab.report.bars import stacked_bars, wave_bars
 from dapolab.report.document import FigureSpec
 from dapolab.report.dots import Dots, Panel, dot_panels
 from dapolab.report.style import PART_COLOURS, STATUS_COLOURS
-from dapolab.stats import Estimate, paired_ratio
+from dapolab.stats import Estimate, ratio_of_totals
 
 if TYPE_CHECKING:
     from dapolab.report.comparison import ComparisonTables
@@ -224,20 +223,36 @@ def bias_figure(tables: ComparisonTables) -> FigureSpec | None:
     )
 
 
+_GROUPS_BEHIND = {
+    "trained": "rollout/effective_groups",
+    "candidates": "rollout/candidate_groups",
+    "effective": "rollout/mixed_candidate_groups",
+}
+
+
 def _bias(steps: pd.DataFrame, over: str, under: str) -> dict[str, Estimate]:
-    columns = [f"bias/{over}", f"bias/{under}"]
-    if not set(columns) <= set(steps.columns):
+    """Return policy -> ratio of two means over the groups of a replication, as the headline's."""
+    means = [_over_groups(steps, column) for column in (over, under)]
+    if any(mean is None for mean in means):
         return {}
-    # a step counts when it has both; its mean stands for the step whatever its size
-    both = steps.dropna(subset=columns)
+    both = pd.concat(means, axis=1).dropna()
     found = {}
-    for name, rows in both.groupby("policy", sort=False):
-        sums = rows.groupby("replication")[columns].sum()
-        over_N, under_N = (sums[column].to_numpy(float) for column in columns)
-        ones_N = np.ones_like(under_N)
+    for name, rows in both.groupby(level="policy", sort=False):
+        over_N, under_N = (rows[column].to_numpy(float) for column in rows)
         if under_N.sum() > 0 and over_N.sum() > 0:
-            found[str(name)] = paired_ratio(over_N, ones_N, under_N, ones_N)
+            found[str(name)] = ratio_of_totals(over_N, under_N)
     return found
+
+
+def _over_groups(steps: pd.DataFrame, name: str) -> pd.Series | None:
+    """Return the mean over the groups of each (policy, replication), not over its steps."""
+    column, groups = f"bias/{name}", _GROUPS_BEHIND[name.rpartition("_")[2]]
+    if not {column, groups} <= set(steps.columns):
+        return None
+    present = steps[steps[column].notna() & (steps[groups] > 0)]
+    keys = [present["policy"], present["replication"]]
+    total = (present[column] * present[groups]).groupby(keys, sort=False).sum()
+    return (total / present[groups].groupby(keys, sort=False).sum()).rename(name)
 
 
 ENGINE = {
