@@ -81,11 +81,14 @@ def _endless(run: Run, difficulty: Difficulty, B: int) -> Finding:
     q = difficulty.p_mixed
     if q == 0:
         return _note(run, difficulty, "no group is ever mixed: the step never ends", "error")
+    n, lost = B / q, "dropped"
+    if run.filter and run.filter.refill == "chunks" and n < (run.filter.round_groups or 0):
+        n, lost = float(run.filter.round_groups or 0), "dropped or aborted"
     return _note(
         run,
         difficulty,
-        f"at least {B / q:.4g} candidate groups a step for {B} trained, {B / q - B:.4g} of them "
-        "dropped; no error, no limit",
+        f"at least {n:.4g} candidate groups a step for {B} trained, {n - B:.4g} of them {lost}; "
+        "no error, no limit",
         "note",
     )
 

@@ -126,11 +126,18 @@ class Run:
         setting = self.name(at)
         given = self.reading.setting(setting)
         line = given.line if given else None
+        shown = self.written(at)
+        return Finding(id, severity, certain, shown, line, message, suggestion, source)
+
+    def written(self, what: str) -> str:
+        """Return the setting behind a field as the file writes it, an argument with its dashes."""
+        setting = self.name(what)
+        given = self.reading.setting(setting)
         shown = given.key if given else setting
         if self.reading.source.form == "arguments" and not shown.startswith("--"):
             dashed = "." not in shown and self.framework in ("06-dapo", "slime")
             shown = "--" + (shown.replace("_", "-") if dashed else shown)
-        return Finding(id, severity, certain, shown, line, message, suggestion, source)
+        return shown
 
 
 def newer(version: str, than: str) -> bool:

@@ -11,6 +11,7 @@ DEFAULTS: dict[str, Value] = {
     "global_batch_size": None,
     "num_steps_per_rollout": None,
     "over_sampling_batch_size": None,
+    "partial_rollout": False,
     "dynamic_sampling_filter_path": None,
     "eps_clip": 0.2,
     "eps_clip_high": None,

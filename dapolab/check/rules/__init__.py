@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from dapolab.check.findings import Finding
-from dapolab.check.rules import batch, clip, filter, known, length, loss, sampling, updates
+from dapolab.check.rules import batch, clip, filter, known, length, loss, refused, sampling, updates
 from dapolab.check.run import Run
 
 RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
@@ -13,6 +13,7 @@ RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     *length.RULES,
     *filter.RULES,
     *batch.RULES,
+    *refused.RULES,
     *updates.RULES,
     *sampling.RULES,
 )

@@ -160,7 +160,7 @@ def _each(run: Run) -> str:
 def _more_updates(run: Run) -> str:
     if run.framework == "trl":
         return "steps_per_generation > gradient_accumulation_steps, or num_iterations > 1"
-    return f"a smaller {run.name('n_updates')}, or leave the clip settings out"
+    return f"a smaller {run.written('n_updates')}, or leave the clip settings out"
 
 
 def updates(run: Run) -> Iterator[Finding]:

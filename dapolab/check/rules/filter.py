@@ -240,14 +240,20 @@ def fallback_inert(run: Run) -> Iterator[Finding]:
             source="slime 624b824 rollout/filter_hub/base_types.py:15-24",
         )
     elif "fallback" not in (f.metric or ""):
-        most = run.batch_groups - 1 + f.round_groups
+        B, chunk = run.batch_groups, f.round_groups
+        start = f"one dropped group starts a whole chunk of {chunk}"
+        if chunk > B:
+            start = f"a step starts {chunk} groups, and {chunk} more after {chunk - B + 1} drops"
+        keeps = run.reading.flag("partial_rollout") is True
+        past = "those past the batch are thrown away"
+        if keeps:
+            past = "those past the batch are thrown away when finished, kept when aborted"
         yield run.finding(
             "filter-chunk-refill",
             "note",
             "filter",
-            f"one dropped group starts a whole chunk of {f.round_groups}: up to {most} groups are "
-            "in flight, those past the batch are thrown away",
-            suggestion="--partial-rollout keeps what is aborted",
+            f"{start}: up to {B - 1 + chunk} groups are accepted or in flight, {past}",
+            suggestion="" if keeps else "--partial-rollout keeps what is aborted",
             source="slime 624b824 rollout/sglang_rollout.py:374-470",
         )
 

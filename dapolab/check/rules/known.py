@@ -225,7 +225,7 @@ def _openrlhf(run: Run) -> Iterator[Finding]:
         yield run.finding(
             "keys-old-style",
             "error",
-            first.key,
+            openrlhf.FLAT[first.key],
             f"{len(flat)} flat arguments of earlier releases, first --{first.key}: OpenRLHF "
             f"{run.version_text} takes dotted ones and refuses these",
             suggestion=f"--{openrlhf.FLAT[first.key]}, or name the release: --version 0.8",
