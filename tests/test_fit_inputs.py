@@ -59,6 +59,14 @@ def test_kept_groups_of_three_are_refused():
         fit_workload(table[(right > 0) & (right < 3)], selection="kept_mixed", goodness=False)
 
 
+@pytest.mark.parametrize("n_draws", [0, 1])
+def test_without_draws_nothing_has_an_interval(n_draws):
+    fit = fit_workload(records(), selection="all", goodness=False, n_draws=n_draws)
+    own = {n: e for n, e in fit.estimates.items() if n != "mixed_share_observed"}
+    assert {"sigma", "mixed_share", "mean_tokens", "truncated_share"} <= set(own)
+    assert all(e.low is None and e.high is None and np.isfinite(e.value) for e in own.values())
+
+
 def test_kept_mixed_with_degenerate_groups_is_refused():
     with pytest.raises(ConfigError, match="--selection all"):
         fit_workload(records(n_prompts=30), selection="kept_mixed", goodness=False)

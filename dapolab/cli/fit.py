@@ -74,7 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all-right and all-wrong groups that a kept_mixed file leaves out",
     )
     parser.add_argument(
-        "--draws", type=whole_number(least=0), default=400, help="bootstrap draws (default 400)"
+        "--draws",
+        type=whole_number(least=0),
+        default=400,
+        help="bootstrap draws (default 400; 0: no intervals)",
     )
     parser.add_argument("--source", default="", help="where the rollouts come from, for the record")
 

@@ -20,12 +20,13 @@ _DERIVED_DRAWS = 200
 def own_parameters(
     workload: JointWorkload, draws: pd.DataFrame, missing: list[tuple[str, str]]
 ) -> dict[str, Estimate]:
-    """Return the workload's parameters with their intervals; none where not identified."""
+    """Return the workload's parameters; no interval where not identified or without draws."""
     unknown = {name.strip() for names, _ in missing for name in names.split(",")}
     out = {}
     for name in map(str, draws.columns):
         low, high = (float(x) for x in draws[name].quantile([0.005, 0.995]))
         known = name not in unknown and (high > low or name == "p_correct_if_truncated")
+        known = known and len(draws) > 1
         value, unit = float(getattr(workload, name)), _UNITS.get(name, "")
         out[name] = Estimate(value, low if known else None, high if known else None, unit)
     return out
@@ -58,7 +59,9 @@ def derived(
     out = {}
     for name in names:
         values = [take[name](i) for i in range(len(found))]
-        low, high = (float(x) for x in np.quantile(values[1:], [0.005, 0.995]))
+        low = high = None
+        if n > 1:
+            low, high = (float(x) for x in np.quantile(values[1:], [0.005, 0.995]))
         if name == "mixed_share" and kept is not None:
             low, high = kept.mixed_interval()
         out[name] = Estimate(values[0], low, high, _UNITS.get(name, ""))

@@ -163,7 +163,8 @@ def _draws(
     n_draws: int,
 ) -> pd.DataFrame:
     thetas = bootstrap(optimum, bounds=likelihood.problem.bounds, n_draws=n_draws, rng=rng)
-    draws = pd.DataFrame([natural(likelihood, theta) for theta in thetas])
+    names = list(natural(likelihood, optimum.theta_K))
+    draws = pd.DataFrame([natural(likelihood, theta) for theta in thetas], columns=names)
     p_cut, p_cut_draws = p_correct_if_truncated(rows, rng, n_draws)
     if p_cut is not None:
         draws["p_correct_if_truncated"] = p_cut_draws
