@@ -195,10 +195,12 @@ def _measure(point: Point) -> dict[str, Any]:
             row[metric.name] = float(values.mean())
         if len(values) > 1:
             row[f"{metric.name}/se"] = float(values.std(ddof=1) / len(values) ** 0.5)
-    trained = float(steps["rollout/effective_groups"].sum())
-    if trained:
+    # as in compare: a trained group without signal (policy none) pays for nothing
+    with_signal = float(steps["train/mixed_groups"].sum())
+    if with_signal:
         for name in TOTALS:
-            row[f"per_trained_group/{name.partition('/')[2]}"] = float(steps[name].sum()) / trained
+            cost = float(steps[name].sum()) / with_signal
+            row[f"per_trained_group/{name.partition('/')[2]}"] = cost
     return row
 
 

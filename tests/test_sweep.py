@@ -115,6 +115,18 @@ def test_a_point_has_the_numbers_of_simulate(desk):
             assert row[name] == pytest.approx(metrics[name]["mean"], rel=1e-12)
 
 
+def test_costs_are_those_of_compare_where_groups_without_signal_are_trained_too(desk):
+    desk.write("none.toml", GRID + '[fixed]\n"collector.kind" = "none"\n')
+    table = pd.read_parquet(desk.done("sweep", "none.toml", "--json", *QUICK).document["table"])
+    for p, row in zip((0.4, 0.5, 0.6), table.to_dict("records"), strict=True):
+        words = ("--workload.pass_rate.p", str(p), "--collector.kind", "none", "--json", *QUICK)
+        metrics = desk.done("simulate", "tiny.toml", *words).document["policies"]["none"]
+        assert metrics["rollout/mixed_share"]["mean"] < 1  # some groups carry no signal
+        for name, same in (("step_seconds", "seconds"), ("completion_tokens",) * 2):
+            wanted = metrics[f"per_trained_group/{same}"]["mean"]
+            assert row[f"per_trained_group/{name}"] == pytest.approx(wanted, rel=1e-12)
+
+
 def test_two_sweeps_share_a_folder_and_the_points_they_have_in_common(desk):
     desk.write("t.toml", GRID.replace('"s"', '"t"').replace("[0.4, 0.5, 0.6]", "[0.6, 0.8]"))
     assert counts(desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)) == (3, 3, 0, 0)
