@@ -55,7 +55,7 @@ class Run:
     n_updates : optimizer updates per rollout, passes over the data included.
     denominator : whose log-probs stand under the ratio.
     loss, clip_shape : the policy loss and what its ε bounds (``none``: it has no ε).
-    aggregation, advantage : in words, for the summary.
+    aggregation, advantage, sampler_words : in words, for the summary.
     names : which setting stands behind a field, for line numbers.
     """
 
@@ -77,6 +77,7 @@ class Run:
     dual_c: float | None = None
     aggregation: str = ""
     advantage: str = ""
+    sampler_words: str = ""
     group_baseline: bool = True
     kl_loss_estimator: str | None = None
     kl_loss_coef: float | None = None

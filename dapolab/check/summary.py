@@ -10,6 +10,7 @@ def summarise(run: Run) -> str:
     parts = [
         f"loss {LOSSES.get(run.loss, run.loss)}, {run.aggregation or 'aggregation unknown'}",
         f"clip {_clip(run)}",
+        *([run.sampler_words] if run.sampler_words else []),
         f"advantage {run.advantage or 'unknown'}",
         run.filter_words,
         _updates(run),

@@ -4,7 +4,7 @@ import math
 
 from dapolab.check import keys
 from dapolab.check.reading import Reading, Source
-from dapolab.check.run import ClipShape, Run
+from dapolab.check.run import ClipShape, Run, newer
 
 WINDOWED = ("dapo", "cispo", "vespo")
 SHAPES: dict[str, ClipShape] = {"cispo": "absolute", "sapo": "none", "vespo": "none"}
@@ -61,6 +61,7 @@ def understand(reading: Reading) -> Run:
         eps_high=(reading.number("epsilon_high") if high_given else low),
         aggregation=_aggregation(loss, reading, updates),
         advantage=_advantage(reading),
+        sampler_words=_correction(reading),
         kl_loss_estimator="k3" if beta else None,
         kl_loss_coef=beta if beta else None,
         cap_tokens=reading.integer("max_completion_length"),
@@ -133,6 +134,20 @@ def _aggregation(loss: str, reading: Reading, updates: float | None) -> str:
     if updates is not None and reading.integer("num_iterations") == updates == 1:
         return "token mean over the update"
     return "token sum / the generation batch's average tokens per update"
+
+
+def _correction(reading: Reading) -> str:
+    """Return the vLLM correction in words; empty where TRL generates itself or it is off."""
+    name = "vllm_importance_sampling"
+    on = reading.flag("use_vllm") is True and reading.flag(f"{name}_correction") is True
+    if not on or not newer(reading.version, "1.11"):
+        return ""
+    low, high = (reading.number(f"{name}_clip_{side}") for side in ("min", "max"))
+    cap = reading.number(f"{name}_cap")  # the old name wins where it is given
+    high = high if cap is None else cap
+    low_shown, high_shown = ("–" if bound is None else f"{bound:g}" for bound in (low, high))
+    mode = reading.text(f"{name}_mode")
+    return f"vLLM correction {mode}, weights within [{low_shown}, {high_shown}]"
 
 
 def _advantage(reading: Reading) -> str:

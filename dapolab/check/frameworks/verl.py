@@ -1,13 +1,14 @@
 """verl: V1 trainer, legacy trainer, DAPO recipe, fully async and one-step-off (0.3 – 0.9.1)."""
 
 from dapolab.check import keys
+from dapolab.check.frameworks import verl_sampler
 from dapolab.check.reading import Reading, Source
 from dapolab.check.run import ClipShape, Denominator, Filter, Overlong, Run, newer
 from dapolab.check.values import Value
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
-CORRECTION = "algorithm.rollout_correction"
+CORRECTION = verl_sampler.CORRECTION
 FILTER = "algorithm.filter_groups"
 BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
 RECIPE_KEYS: dict[str, Value] = {
@@ -123,7 +124,8 @@ def understand(reading: Reading) -> Run:
     shape = SHAPES.get(loss, "none")
     c = reading.number(f"{ACTOR}.clip_ratio_c") if loss in ("vanilla", "bypass_mode") else None
     bypass = reading.flag(f"{CORRECTION}.bypass_mode") is True
-    if bypass and reading.text(f"{CORRECTION}.loss_type") == "reinforce":
+    reinforce = reading.text(f"{CORRECTION}.loss_type") == "reinforce"
+    if bypass and reinforce and (not trainer.startswith("v1-") or loss == "bypass_mode"):
         loss, shape, c = "reinforce", "none", None
     kl_on = reading.flag(f"{ACTOR}.use_kl_loss") is True
     return Run(
@@ -144,6 +146,7 @@ def understand(reading: Reading) -> Run:
         dual_c=c,
         aggregation=aggregation(reading, loss),
         advantage=_advantage(reading),
+        sampler_words=verl_sampler.words(reading),
         group_baseline=reading.text("algorithm.adv_estimator") not in NO_GROUP_BASELINE,
         kl_loss_estimator=reading.text(f"{ACTOR}.kl_loss_type") if kl_on else None,
         kl_loss_coef=reading.number(f"{ACTOR}.kl_loss_coef") if kl_on else None,
@@ -157,7 +160,7 @@ def understand(reading: Reading) -> Run:
         top_p=reading.number(f"{ROLLOUT}.top_p"),
         top_k=reading.integer(f"{ROLLOUT}.top_k"),
         warmup_steps=reading.integer(f"{ACTOR}.optim.lr_warmup_steps"),
-        facts={"trainer": trainer},
+        facts={"trainer": trainer, "syncs_every": _syncs_every(reading, trainer)},
     )
 
 
@@ -215,6 +218,12 @@ def _updates(batch: int | None, update: int | None, trainer: str, passes: int) -
         return None
     whole = -(-batch // update) if trainer.startswith("v1-") else batch / update
     return float(whole * passes)
+
+
+def _syncs_every(reading: Reading, trainer: str) -> int | None:
+    """Return local updates, of ``require_batches`` mini-batches each, between two weight syncs."""
+    key = "async_training.trigger_parameter_sync_step"
+    return reading.integer(key) if trainer == "fully-async" else None
 
 
 def _eps(reading: Reading, side: str) -> tuple[float | None, str]:

@@ -208,11 +208,14 @@ def sampler_denominator(run: Run) -> Iterator[Finding]:
     """Flag: the sampler's log-probs stand under the ratio: the clip acts on the mismatch too."""
     if run.denominator != "sampler" or not _ratio_clip(run):
         return
-    n = run.n_updates
+    n, period = run.n_updates, "per rollout"
+    syncs = run.facts.get("syncs_every")
+    if n is not None and isinstance(syncs, int) and syncs > 1:
+        n, period = n * syncs, "from one weight sync to the next"
     if n is not None and n <= 1:
         acts = "one update per rollout: the clip acts on the sampler–trainer mismatch only"
     else:
-        count = f" ({n:.4g} updates per rollout)" if n else ""
+        count = f" ({n:.4g} updates {period})" if n else ""
         acts = f"the clip acts on the sampler–trainer mismatch plus the policy's move{count}"
     yield run.finding(
         "clip-sampler-mismatch",

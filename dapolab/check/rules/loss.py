@@ -137,6 +137,27 @@ def _ranks(run: Run) -> int | None:
     return gpus * nodes if gpus and nodes else None
 
 
+def dro_beta(run: Run) -> Iterator[Finding]:
+    """Flag: verl: the DRO loss without its β."""
+    if run.framework != "verl" or run.loss != "dro":
+        return
+    key = f"{ACTOR}.policy_loss.dro_beta"
+    beta = run.reading.number(key)
+    if beta is None and run.reading.value(key) is not None:
+        return  # given, and not a number that the file tells
+    if beta is not None and beta > 0:
+        return
+    yield run.finding(
+        "loss-dro-beta",
+        "error",
+        key if run.given(key) else "loss",
+        f"dro needs dro_beta > 0, here {'null' if beta is None else f'{beta:g}'}: ValueError at "
+        "the first update",
+        suggestion=f"{key}=<a positive number>",
+        source="verl 0.9.1 core_algos.py:2014-2044",
+    )
+
+
 def kl_k1(run: Run) -> Iterator[Finding]:
     """Flag: k1 as a loss: the gradient of log π − log π_ref has expectation 0."""
     if run.kl_loss_estimator not in ("k1", "kl") or not run.kl_loss_coef:
@@ -225,6 +246,7 @@ RULES = (
     sequence_weight,
     gspo_aggregation,
     gmpo_scale,
+    dro_beta,
     kl_k1,
     kl_zero,
     sum_norm,
