@@ -8,7 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dapolab.compare import Comparison, compare, document, forecast, planned_steps
+from dapolab.compare import (
+    Comparison,
+    compare,
+    document,
+    forecast,
+    planned_steps,
+    select_collectors,
+)
 from dapolab.compare.estimates import (
     HEADLINES,
     RANKED,
@@ -268,6 +275,17 @@ def test_workers_change_no_bit() -> None:
     for name in ("steps", "groups", "waves", "responses", "endings"):
         one, two = getattr(serial, name), getattr(parallel, name)
         assert one.to_csv(float_format="%.17g") == two.to_csv(float_format="%.17g")
+
+
+@pytest.mark.parametrize("names", [None, "all", "exact_refill,none"])
+def test_an_alternative_never_takes_the_place_of_the_own_policy(names: str | None) -> None:
+    own = {"kind": "exact_refill", "max_candidate_multiplier": 3}
+    other = {"kind": "exact_refill", "max_candidate_multiplier": 5}
+    settings = build({"collector": own, "alternatives": {"exact_refill": other}})
+    with pytest.raises(ConfigError, match=r"\[alternatives.exact_refill\] has the name"):
+        select_collectors(settings, names)
+    same = build({"collector": own, "alternatives": {"exact_refill": own}})
+    assert select_collectors(same, names)["exact_refill"] == settings.collector
 
 
 # ------------------------------------------------------------------------------ forecast

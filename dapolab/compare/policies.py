@@ -29,9 +29,15 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
     Raises
     ------
     ConfigError
-        A name that is neither a kind nor an alternative.
+        A name that is neither a kind nor an alternative; an alternative that is named like the
+        scenario's own policy, so that one of the two would have to go.
     """
     own: dict[str, Collector] = {scenario.collector.kind: scenario.collector}
+    if scenario.alternatives.get(scenario.collector.kind, scenario.collector) != scenario.collector:
+        raise ConfigError(
+            f"[alternatives.{scenario.collector.kind}] has the name of the scenario's own policy "
+            "(its collector.kind); give it another name"
+        )
     known: dict[str, Collector] = {kind: _default(kind) for kind in COLLECTOR_KINDS}
     known |= scenario.alternatives | own
     if names is None:
