@@ -155,6 +155,19 @@ def test_masked_rows_in_and_out():
     assert weights(find("verl-0.9.1-seq-mean").objective, (4, 0)) == pytest.approx((1 / 8, 0))
 
 
+def test_the_filter_of_verl_v1_changes_the_batch_alone():
+    """Same loss with and without filter_groups; only what fills the batch differs."""
+    found = differences(find("verl-0.9.1"), find("verl-0.9.1-filter"))
+    assert found.numbers == ()
+    assert {setting.name.partition(".")[0] for setting in found.settings} == {
+        "collector",
+        "when_no_signal",
+    }
+    collector = find("verl-0.9.1-filter").collector
+    assert collector is not None
+    assert collector.kind == "verl_v1"
+
+
 def test_an_update_without_tokens_has_no_weight():
     for recipe in recipes.ALL.values():
         assert weights(recipe.objective, (0, 0, 0)) == (0.0, 0.0, 0.0)

@@ -27,12 +27,13 @@ from dapolab.scenario.clip import (
     PpoClip,
     SapoClip,
 )
-from dapolab.scenario.collector import NoFilter
+from dapolab.scenario.collector import Collector, NoFilter, VerlV1
 from dapolab.scenario.objective import Objective, SamplerCorrection
 
 VANILLA = PpoClip(low=0.2, high=0.2, dual_c=3.0, log_ratio_clamp=20.0)
 GSPO = GspoClip(low=0.2, high=0.2, level="sequence_token", log_ratio_cap=10.0)
 _NO_SAMPLER = SamplerCorrection()
+_NO_FILTER = NoFilter()
 _JUDGE = Evidence("judged", "verl==0.9.1", "2026-09")
 CORE = "verl/trainer/ppo/core_algos.py"
 _AGG_SOURCE = (f"{CORE}:1140-1206 (agg_loss, 0.9.1)",)
@@ -49,6 +50,7 @@ def verl_recipe(
     clip: Clip = VANILLA,
     sampler: SamplerCorrection = _NO_SAMPLER,
     batch: Batch = _ENGINE_BATCH,
+    collector: Collector = _NO_FILTER,
     source: tuple[str, ...] = _AGG_SOURCE,
     notes: tuple[str, ...] = (),
 ) -> Recipe:
@@ -64,10 +66,11 @@ def verl_recipe(
             aggregation=aggregation,
             sampler=sampler,
         ),
-        collector=NoFilter(),
+        collector=collector,
         batch=batch,
         evidence=evidence,
         source=source,
+        when_no_signal="resample" if isinstance(collector, VerlV1) else "train",
         notes=notes,
     )
 
@@ -84,6 +87,23 @@ RECIPES: tuple[Recipe, ...] = (
             "overriding clip_ratio alone does nothing: low and high have their own 0.2",
             "rejected tokens stay in the count of tokens (V1 trainer)",
             "no group filter by default; filter_groups.enable fills as collector verl_v1 does",
+        ),
+    ),
+    verl_recipe(
+        "0.9.1-filter",
+        "0.9.1",
+        "filter_groups.enable in the V1 trainer: two prompts for each group it evicts",
+        TokenMean(),
+        _JUDGE,
+        collector=VerlV1(),
+        source=(
+            "verl/trainer/ppo/v1/replay_buffer.py:422-511",
+            "verl/trainer/ppo/v1/trainer_base.py:187-212, 727-739",
+        ),
+        notes=(
+            "max_num_gen_batches is ignored: no limit; max_inflight_gen_batches is 1",
+            "the metric is reward by default, with the overlong penalty in it: set acc",
+            "V1 alone: the DAPO recipe's trainer fills by rounds, fully async has no filter",
         ),
     ),
     verl_recipe(

@@ -21,6 +21,7 @@ JUDGED = {recipe.id: recipe for recipe in recipes.ALL.values() if recipe.evidenc
 
 VERL: dict[str, tuple[str, str]] = {
     "verl-0.9.1": ("vanilla", "token-mean"),
+    "verl-0.9.1-filter": ("vanilla", "token-mean"),  # its collector: test_verl_replay_buffer
     "verl-0.9.1-seq-mean": ("vanilla", "seq-mean-token-mean"),
     "verl-0.9.1-seq-sum": ("vanilla", "seq-mean-token-sum"),
     "verl-0.9.1-sum-norm": ("vanilla", "seq-mean-token-sum-norm"),
