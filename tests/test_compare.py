@@ -321,6 +321,8 @@ def test_forecast_of_a_run_that_the_data_end(monkeypatch: pytest.MonkeyPatch) ->
     assert means["run/gpu_hours"] == pytest.approx(4 * 39 / 60)
     assert means["run/usd"] == pytest.approx(2.5 * 4 * 39 / 60)
     assert ahead.ended == {"data exhausted": 2}
+    # the tenth wave of one minute a token, longest 3 tokens, is paid and trains nothing
+    assert "the step that was lost then, 180 s on average" in done.notes[-1]
     assert "30%" in ahead.sentence()
     json.dumps(ahead.to_json(), allow_nan=False)
 

@@ -156,9 +156,16 @@ def _notes(
         for ended, same in rows.groupby(rows["ended"].str.split(":").str[0], sort=False):
             if ended != "completed":
                 steps = f"after {same['n_steps'].mean():.1f} steps on average"
+                lost_s = same["unlearned_s"].mean()
+                left_out = (
+                    f"; the step that was lost then, {lost_s:.3g} s on average, is in no mean of "
+                    "steps or groups"
+                    if lost_s > 0
+                    else ""
+                )
                 notes.append(
                     f"{name}: {len(same)} of {len(rows)} replications ended {steps}: "
-                    f"{same['ended'].iloc[0]}"
+                    f"{same['ended'].iloc[0]}{left_out}"
                 )
     notes += [f"{name}: not ranked, {reason}" for name, reason in unranked.items()]
     native = getattr(scenario.workload, "native_cap_tokens", None)
