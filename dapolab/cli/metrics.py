@@ -46,7 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rollout/truncated_share": "cut at the cap",
         "reward/accuracy": "right, of all sampled",
         "reward/trained_accuracy": "right, of the trained",
-        "bias/length_ratio_policy": "length, trained over all mixed",
+        "bias/trained_length": "length, trained over all mixed",
     },
     "the engine": {
         "engine/mean_concurrency": "responses in decoding",

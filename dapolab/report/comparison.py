@@ -26,7 +26,7 @@ HEADLINE_COLUMNS: dict[str, str] = {
     "share/tail": "waiting for the tail",
     "share/train_tokens": "generated tokens trained",
     "rollout/effective_fill_ratio": "batch filled",
-    "bias/length_ratio_policy": "trained length, policy alone",
+    "bias/trained_length": "trained length, policy alone",
     "run/p_fails": "runs that fail",
 }
 """Metric -> head of its column in the first table; those that no policy has are left out."""

@@ -20,7 +20,7 @@ CONSOLE_COLUMNS: dict[str, str] = {
     "rollout/waves": "waves",
     "share/tail": "tail",
     "share/train_tokens": "tokens",
-    "bias/length_ratio_policy": "length",
+    "bias/trained_length": "length",
 }
 """Metric -> head of its column, without intervals; they are in the report and in --json."""
 
