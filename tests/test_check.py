@@ -178,6 +178,29 @@ def test_processes_of_the_launcher_count() -> None:
     assert "(8 responses per process)" in alone.findings[0].message
 
 
+@pytest.mark.parametrize(
+    ("window", "generation", "passes", "version", "words"),
+    [
+        # TRL 1.16 divides by N·window/generation, N the tokens of a generation; <= 1.10 by N
+        (4, 4, 1, "1.16.0", "token mean over the update"),
+        (4, 4, 2, "1.16.0", "token mean over the update"),
+        (4, 4, 2, "1.10.0", "token mean over the update"),
+        (2, 8, 1, "1.16.0", "token sum / the generation batch's average tokens per update"),
+        (2, 8, 1, "1.10.0", "token sum / the generation batch's tokens"),
+        (8, 2, 1, "1.16.0", "token mean of each generation in the update, averaged"),
+    ],
+)
+def test_what_trl_divides_by(
+    window: int, generation: int, passes: int, version: str, words: str
+) -> None:
+    text = (
+        f"loss_type: dapo\ngradient_accumulation_steps: {window}\nnum_generations: 8\n"
+        f"steps_per_generation: {generation}\nnum_iterations: {passes}\n"
+        "per_device_train_batch_size: 8\n"
+    )
+    assert f"loss dapo, {words};" in check_text(text, version=version).summary
+
+
 def test_updates_are_unknown_without_the_number_of_processes() -> None:
     text = "generation_batch_size: 512\nper_device_train_batch_size: 8\nnum_generations: 8\n"
     report = check_text(text)

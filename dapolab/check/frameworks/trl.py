@@ -59,7 +59,7 @@ def understand(reading: Reading) -> Run:
         clip_shape=shape,
         eps_low=low if shape in ("ratio", "sequence") else None,
         eps_high=(reading.number("epsilon_high") if high_given else low),
-        aggregation=_aggregation(loss, reading, updates),
+        aggregation=_aggregation(loss, reading.version, window, generation),
         advantage=_advantage(reading),
         sampler_words=_correction(reading),
         kl_loss_estimator="k3" if beta else None,
@@ -128,11 +128,16 @@ def _processes(reading: Reading) -> int | None:
     return reading.integer("num_processes") if reading.given("num_processes") else None
 
 
-def _aggregation(loss: str, reading: Reading, updates: float | None) -> str:
+def _aggregation(loss: str, version: str, window: int | None, generation: int | None) -> str:
+    """Return the aggregation in words; ``window`` and ``generation`` in micro-batches."""
     if loss not in WINDOWED:
         return AGGREGATIONS.get(loss, loss)
-    if updates is not None and reading.integer("num_iterations") == updates == 1:
+    if window is not None and window == generation:
         return "token mean over the update"
+    if not newer(version, "1.11"):
+        return "token sum / the generation batch's tokens"
+    if window and generation and window % generation == 0:
+        return "token mean of each generation in the update, averaged"
     return "token sum / the generation batch's average tokens per update"
 
 
