@@ -110,5 +110,14 @@ def test_cost_of_the_filter_counts_the_whole_chunk() -> None:
     assert f"at least {32 / q:.4g} candidate groups" in small["filter-cost"].message
 
 
+def test_gspo_in_slime_is_not_told_to_weigh_tokens() -> None:
+    """The sequence mean is GSPO's own; its advantages are the group's, as with grpo."""
+    clip = "--eps-clip 3e-4 --eps-clip-high 4e-4"
+    text = SLIME.format(more=f"{clip} --advantage-estimator gspo")
+    assert "loss-not-token-level" not in found(text)
+    assert "loss-not-token-level" in found(SLIME.format(more=clip))
+    assert "advantage grpo (std ddof 1" in check_text(text, name="run.sh").summary
+
+
 def test_two_updates_leave_one_to_clip() -> None:
     assert "can act in that one alone" in found(SLIME.format(more=""))["clip-updates"].message

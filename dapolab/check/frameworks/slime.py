@@ -72,7 +72,7 @@ def understand(reading: Reading) -> Run:
         aggregation="token mean over the update"
         if per_token
         else "mean over responses of token means",
-        advantage=f"{estimator} (std ddof 1, + 1e-6)" if estimator == "grpo" else estimator,
+        advantage="grpo (std ddof 1, + 1e-6)" if estimator in GROUP_BASELINES else estimator,
         group_baseline=estimator in GROUP_BASELINES,
         kl_loss_estimator=reading.text("kl_loss_type") if kl_on else None,
         kl_loss_coef=reading.number("kl_loss_coef") if kl_on else None,

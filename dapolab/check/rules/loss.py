@@ -226,6 +226,8 @@ def sequence_mean_default(run: Run) -> Iterator[Finding]:
     """Flag: slime's default reducer is not DAPO's token-level loss."""
     if run.framework != "slime" or "token means" not in run.aggregation:
         return
+    if run.clip_shape == "sequence":
+        return  # GSPO's own aggregation (GSPO Eq. 5)
     if run.eps_low is None or run.eps_high is None or run.eps_high <= run.eps_low:
         return
     yield run.finding(

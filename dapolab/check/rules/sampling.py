@@ -24,8 +24,14 @@ def truncated(run: Run) -> Iterator[Finding]:
             "log-probs are over the whole vocabulary, so the two policies differ on every cut token"
             + _on_ratio(run),
             suggestion="top_p 1, top_k off, min_p off while training",
-            source="verl 0.9.1 workers/engine/fsdp/transformer_impl.py applies temperature alone",
+            source=_APPLIED.get(run.framework, "the trainer applies temperature alone"),
         )
+
+
+_APPLIED = {
+    "verl": "verl 0.9.1 workers/engine/fsdp/transformer_impl.py applies temperature alone",
+    "trl": "TRL 1.16 grpo_trainer.py divides the logits by temperature alone",
+}
 
 
 def _on_ratio(run: Run) -> str:
