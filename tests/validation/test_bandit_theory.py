@@ -6,6 +6,7 @@ rejected. ``dapolab.theory`` shares no code with either.
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from dapolab.bandit.environments import (
     two_lengths,
 )
 from dapolab.bandit.gradients import _first_update
+from dapolab.bandit.rollout import Draws, collect, score
 from dapolab.errors import ConfigError
 from dapolab.scenario import (
     GrpoAdvantage,
@@ -550,6 +552,49 @@ def test_at_ratio_one_every_surrogate_is_reinforce(clip) -> None:
     assert torch.allclose(found, wanted, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("word", "multiplier"),
+    [
+        ("clip.high=0.28", partial(clipping.ppo_multiplier, low=0.2, high=0.28)),
+        (
+            "clip.high=0.5+clip.dual_c=1.1",
+            partial(clipping.ppo_multiplier, low=0.2, high=0.5, dual_c=1.1),
+        ),
+        (
+            "cispo+clip.high=0.2",
+            lambda r, advantage: clipping.cispo_multiplier(r, low=None, high=0.2),
+        ),
+        ("sapo", clipping.sapo_multiplier),
+    ],
+)
+def test_inner_steps_follow_the_multiplier(word, multiplier) -> None:
+    """D1: 24 steps on one rollout of 30 arms, each Δz = η·mean m(r, A)·A·(e_a − π), in numpy."""
+    bandit = many_arms(case="random", p_likely=0.3)
+    mode = a_mode(f"grpo+{word}", group_size=32, n_epochs=24, n_steps=1)
+    seeds = range(3)
+    run = train(bandit, mode, seeds=seeds)
+    start = bandit.start.expand(len(seeds), -1)
+    draws = Draws(0, seeds, n_groups=1, group_size=32).step()
+    rollout = collect(bandit, mode, theta=start, sampler_theta=start, draws=draws)
+    arm, right = rollout.answers.choice.numpy(), rollout.answers.right.numpy().astype(float)
+    A = (right - right.mean(1, keepdims=True)) / (right.std(1, ddof=1, keepdims=True) + 1e-6)
+    rises, falls = 0.0, 0.0
+    for row in seeds:
+        z = bandit.start.numpy().copy()
+        old = np.exp(z) / np.exp(z).sum()
+        for _ in range(24):
+            pi = np.exp(z) / np.exp(z).sum()
+            ratio = pi[arm[row]] / old[arm[row]]
+            weight = multiplier(ratio, advantage=A[row]) * A[row] / 32
+            z += weight @ (np.eye(30)[arm[row]] - pi)
+            rises = max(rises, ratio[A[row] > 0].max())
+            falls = max(falls, ratio[A[row] < 0].max())
+        assert np.abs(run.theta[row] - z).max() < 1e-10
+    # Bounds on both sides were met: upwards with A > 0, and by ratios that rise against A < 0.
+    assert rises > 1.28
+    assert falls > 1.1
+
+
 SIGNS = (
     ("likely_right", 0.5, 0.28, -1),
     ("likely_right", 0.9, 0.28, 0),
@@ -598,8 +643,6 @@ def test_a_right_answer_in_the_buffer_is_pushed_down() -> None:
     # Six right short answers, one right answer in the buffer, one wrong short one.
     choice = torch.tensor([[0] * 6 + [1] + [2]])
     answers = Answers(choice, choice < 2, bandit.length_PA[0][choice])
-    from dapolab.bandit.rollout import score
-
     signal = score(bandit, mode, bandit.start.unsqueeze(0), answers)
     flips = overlong_theory.sign_flips(
         answers.right[0].numpy(), penalty_share_G=[0.0] * 6 + [25 / 40] + [0.0]
