@@ -96,9 +96,10 @@ def test_fully_async_counts_updates_between_weight_syncs(batches: int, syncs: in
 
 def test_top_p_cites_the_framework_at_hand() -> None:
     trl = check_text("loss_type: dapo\nnum_generations: 8\ntop_p: 0.9\n")
-    assert [f.source for f in trl.findings if f.id == "sampling-truncated"][0].startswith("TRL")
     run = verl(V1, "actor_rollout_ref.rollout.top_p=0.9")
-    assert [f.source for f in run.findings if f.id == "sampling-truncated"][0].startswith("verl")
+    for report, name in ((trl, "TRL"), (run, "verl")):
+        (finding,) = (f for f in report.findings if f.id == "sampling-truncated")
+        assert finding.source.startswith(name)
 
 
 def test_dro_needs_its_beta() -> None:
