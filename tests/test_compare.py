@@ -288,6 +288,28 @@ def test_an_alternative_never_takes_the_place_of_the_own_policy(names: str | Non
     assert select_collectors(same, names)["exact_refill"] == settings.collector
 
 
+def test_kinds_by_name_have_the_scenarios_budget_and_alternatives_their_own() -> None:
+    budget = {"candidate_tokens": 500}
+    settings = build(
+        {
+            "collector": {"kind": "exact_refill", "budget": budget},
+            "alternatives": {"free": {"kind": "rounds"}},
+        }
+    )
+    chosen = select_collectors(settings, "rounds,streaming,free")
+    budgets = {name: collector.budget.candidate_tokens for name, collector in chosen.items()}
+    assert budgets == {"exact_refill": 500, "rounds": 500, "streaming": 500, "free": None}
+
+
+def test_a_budget_that_nothing_survives_is_said_as_such() -> None:
+    settings = scenario(
+        collector={"kind": "exact_refill", "budget": {"seconds": 0.5}},
+        workload={"lengths": {"kind": "constant", "tokens": 100}},
+    )  # 100 tokens take more than a second
+    with pytest.raises(ConfigError, match=r"none of \d+ candidate groups returned .*\(seconds\)"):
+        compare(settings, {"exact_refill": settings.collector}, seed=0, n_jobs=1)
+
+
 # ------------------------------------------------------------------------------ forecast
 
 

@@ -139,11 +139,22 @@ def _table(runs: Mapping[tuple[str, int], SimRun], name: str) -> pd.DataFrame:
 
 
 def _nothing_trained(steps: pd.DataFrame, policies: tuple[str, ...]) -> str:
-    wrong, right = (steps[f"rollout/all_{kind}_share"].mean() for kind in ("wrong", "right"))
+    said = f"no group was trained in {len(steps)} steps of {', '.join(policies)}"
+    candidates = steps["rollout/candidate_groups"].sum()
+    returned = steps["rollout/candidate_groups"] - steps["rollout/aborted_groups"]
+    if not returned.any():
+        ended = ", ".join(sorted(set(steps["ended_by"])))
+        return (
+            f"{said}: none of {candidates:,.0f} candidate groups returned before the steps ended "
+            f"({ended}); raise the budget"
+        )
+    wrong, right = (
+        (steps[f"rollout/all_{kind}_share"] * returned).sum() / returned.sum()
+        for kind in ("wrong", "right")
+    )
     return (
-        f"no group was trained in {len(steps)} steps of {', '.join(policies)}: of "
-        f"{steps['rollout/candidate_groups'].sum():,.0f} candidate groups {wrong:.1%} were all "
-        f"wrong and {right:.1%} all right; check the difficulty of the workload"
+        f"{said}: of {returned.sum():,.0f} groups that returned {wrong:.1%} were all wrong and "
+        f"{right:.1%} all right; check the difficulty of the workload"
     )
 
 

@@ -8,6 +8,7 @@ from joblib import Parallel, delayed
 
 from dapolab.scenario import (
     COLLECTOR_KINDS,
+    Budget,
     Collector,
     ConfigError,
     JointWorkload,
@@ -24,7 +25,8 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
     Parameters
     ----------
     names : comma-separated kinds or names of ``[alternatives]``; "all" for every kind and every
-        alternative; absent: the scenario's own, its alternatives, else every kind.
+        alternative; absent: the scenario's own, its alternatives, else every kind. A kind has its
+        default settings and the budget of the scenario's own policy.
 
     Raises
     ------
@@ -38,7 +40,8 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
             f"[alternatives.{scenario.collector.kind}] has the name of the scenario's own policy "
             "(its collector.kind); give it another name"
         )
-    known: dict[str, Collector] = {kind: _default(kind) for kind in COLLECTOR_KINDS}
+    budget = scenario.collector.budget
+    known: dict[str, Collector] = {kind: _default(kind, budget) for kind in COLLECTOR_KINDS}
     known |= scenario.alternatives | own
     if names is None:
         return own | dict(scenario.alternatives) if scenario.alternatives else own | known
@@ -55,9 +58,9 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
     return chosen
 
 
-def _default(kind: str) -> Collector:
+def _default(kind: str, budget: Budget) -> Collector:
     scenario = check(Scenario, {"collector": {"kind": kind}}, where=kind)
-    return scenario.collector
+    return scenario.collector.model_copy(update={"budget": budget})
 
 
 def run_policies(
