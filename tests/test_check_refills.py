@@ -119,5 +119,14 @@ def test_gspo_in_slime_is_not_told_to_weigh_tokens() -> None:
     assert "advantage grpo (std ddof 1" in check_text(text, name="run.sh").summary
 
 
+def test_only_trl_takes_the_current_log_probs_themselves() -> None:
+    """TRL detaches its own log-probs, others recompute: other micro-batches, other roundings."""
+    slime = found(SLIME.format(more="").replace(" 128", " 256"))["clip-no-effect"]
+    assert "1 on every token, up to rounding" in slime.message
+    text = "num_generations: 8\nper_device_train_batch_size: 8\nepsilon_high: 0.28\n"
+    (trl,) = (f for f in check_text(text).findings if f.id == "clip-no-effect")
+    assert trl.message.endswith("1 on every token")
+
+
 def test_two_updates_leave_one_to_clip() -> None:
     assert "can act in that one alone" in found(SLIME.format(more=""))["clip-updates"].message

@@ -146,8 +146,8 @@ def no_effect(run: Run) -> Iterator[Finding]:
         "clip-no-effect",
         "warning" if meant else "note",
         "eps_high" if run.given("eps_high") else "eps_low",
-        f"clip has no effect: one update per {per} ({size}), so the ratio is exactly 1 on every "
-        "token",
+        f"clip has no effect: one update per {per} ({size}), so the ratio is 1 on every token"
+        + ("" if run.framework == "trl" else ", up to rounding"),
         suggestion=_more_updates(run),
         source=ONE_UPDATE,
     )
