@@ -33,6 +33,7 @@ from dapolab.scenario import (
     ConfigError,
     ExactRefill,
     FilterNoRefill,
+    JointWorkload,
     NoFilter,
     Rounds,
     Scenario,
@@ -299,6 +300,16 @@ def test_kinds_by_name_have_the_scenarios_budget_and_alternatives_their_own() ->
     chosen = select_collectors(settings, "rounds,streaming,free")
     budgets = {name: collector.budget.candidate_tokens for name, collector in chosen.items()}
     assert budgets == {"exact_refill": 500, "rounds": 500, "streaming": 500, "free": None}
+
+
+def test_intervals_without_the_fits_uncertainty_say_so() -> None:
+    law = JointWorkload(draws="w.draws.csv", median_tokens=30.0)
+    fitted = scenario().model_copy(update={"workload": law})
+    policies = {"none": NoFilter()}
+    alone = compare(fitted, policies, seed=0, n_jobs=1)
+    assert any("the fit's own uncertainty" in note for note in alone.notes)
+    drawn = compare(fitted, policies, seed=0, n_jobs=1, scenario_of=lambda _: fitted)
+    assert not any("the fit's own uncertainty" in note for note in drawn.notes)
 
 
 def test_a_budget_that_nothing_survives_is_said_as_such() -> None:

@@ -122,7 +122,7 @@ def compare(
         ratios=ratios,
         best=best_of(totals, policies),
         waves_distribution=waves_distribution(steps, policies),
-        notes=_notes(scenario, endings, unranked(totals, policies)),
+        notes=_notes(scenario, endings, unranked(totals, policies), with_draws=bool(scenario_of)),
     )
 
 
@@ -159,9 +159,14 @@ def _nothing_trained(steps: pd.DataFrame, policies: tuple[str, ...]) -> str:
 
 
 def _notes(
-    scenario: Scenario, endings: pd.DataFrame, unranked: Mapping[str, str]
+    scenario: Scenario, endings: pd.DataFrame, unranked: Mapping[str, str], *, with_draws: bool
 ) -> tuple[str, ...]:
     notes = list(scenario.assumptions)
+    if getattr(scenario.workload, "draws", None) and not with_draws:
+        notes.append(
+            "intervals of metrics and ratios hold for the fitted workload as it stands: the fit's "
+            "own uncertainty is in the forecast of simulate alone"
+        )
     for name, rows in endings.groupby("policy", sort=False):
         # failures differ in their counts: one line for all of them, with the first in full
         for ended, same in rows.groupby(rows["ended"].str.split(":").str[0], sort=False):
