@@ -26,7 +26,7 @@ BANDITS = {
     "shared features": shared_length(),
     "one feature": two_lengths(),
     "several prompts": difficulty_ladder(pass_rates=(0.3, 0.4, 0.8)),
-    "sampler apart": mismatch(n_arms=5),
+    "sampler apart": mismatch(n_arms=5, noise=0.5),
     "truncated": overlong(),
     "thirty arms": many_arms(),
     "hazard": HazardBandit(p_right=0.3, hazard_right=0.2, hazard_wrong=0.1),

@@ -133,7 +133,7 @@ def mismatch(
     *,
     n_arms: int = 6,
     temperature: float = 1.0,
-    noise: float = 0.5,
+    noise: float = 0.8,
     noise_seed: int = 0,
     spread: float = 1.0,
 ) -> ArmBandit:

@@ -187,7 +187,7 @@ def test_training_follows_the_ode() -> None:
     tolerance is the noise of 4,096 answers and the step.
     """
     mode = a_mode("natural", group_size=4096, n_steps=192, learning_rate=0.25 / (1 - 1 / 4096))
-    run = train(length_classes(), mode, seeds=range(8), n_records=2)
+    run = train(length_classes(), mode, seeds=range(6), n_records=2)
     arms = length_bandit.class_bandit([1, 1, 0, 0], n_tokens_A=[10, 100, 10, 100])
     path = length_bandit.length_path(
         [0.15, 0.15, 0.35, 0.35],
@@ -206,8 +206,8 @@ def test_training_follows_the_ode() -> None:
     assert ends["length/wrong"] == pytest.approx(93.7, abs=0.1)
     for metric, end in ends.items():
         values = run.values[metric][-1]
-        # The mean of 8 seeds, and a curvature of the path of the order of the noise's square.
-        room = 4.5 * values.std(ddof=1) / math.sqrt(8) + 0.005 * abs(end)
+        # The mean of 6 seeds, and a curvature of the path of the order of the noise's square.
+        room = 4.5 * values.std(ddof=1) / math.sqrt(6) + 0.005 * abs(end)
         assert abs(values.mean() - end) < room
         assert abs(values.mean() - 1.05 * end) > room
 
@@ -706,12 +706,11 @@ def test_length_rules_by_hand(aggregation, rule) -> None:
     assert np.abs(found - wanted).max() < 1e-12
 
 
-@pytest.mark.parametrize("high", [0.2, 0.28])
-def test_the_same_in_four_arms(high) -> None:
+def test_the_same_in_four_arms() -> None:
     """D2: .01 to .209 in one rollout with three wrong arms beside the rare right one."""
     flow = population_flow(
         rare_token(n_arms=4),
-        _flow_objective(high),
+        _flow_objective(0.28),
         n_refreshes=1,
         n_inner=1700,
         learning_rate=0.02,
