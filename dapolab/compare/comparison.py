@@ -153,8 +153,8 @@ def _nothing_trained(steps: pd.DataFrame, policies: tuple[str, ...]) -> str:
         for kind in ("wrong", "right")
     )
     return (
-        f"{said}: of {returned.sum():,.0f} candidate groups that returned {wrong:.1%} were all wrong and "
-        f"{right:.1%} all right; check the difficulty of the workload"
+        f"{said}: of {returned.sum():,.0f} candidate groups that returned {wrong:.1%} were all "
+        f"wrong and {right:.1%} all right; check the difficulty of the workload"
     )
 
 
