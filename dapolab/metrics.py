@@ -117,8 +117,6 @@ UPDATE_METRICS: tuple[Metric, ...] = (
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in STEP_METRICS + UPDATE_METRICS}
 
-# Columns that identify a row; every table of a run starts with those that apply.
-STEP_KEYS = ("policy", "replication", "step")
 GROUP_COLUMNS: dict[str, str] = {
     "policy": "name of the collection policy",
     "replication": "independent repetition",

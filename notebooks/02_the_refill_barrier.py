@@ -100,7 +100,7 @@ pd.DataFrame(
             "waves": estimates["rollout/waves"].mean if "rollout/waves" in estimates else None,
             "waiting for the longest": estimates["share/tail"].mean,
             "tokens trained": estimates["share/train_tokens"].mean,
-            "trained / candidate length": estimates["bias/length_ratio_policy"].mean,
+            "trained / mixed length": estimates["bias/trained_length"].mean,
         }
         for name, estimates in result.estimates.items()
     }

@@ -111,7 +111,7 @@ def rollouts(n_prompts=40):
     return "\n".join(lines) + "\n"
 
 
-FIT = ("--selection", "all", "--cap", "256", "--draws", "5")
+FIT = ("--selection", "all", "--cap", "256", "--draws", "100")
 
 
 def test_fit_document_and_files(desk):

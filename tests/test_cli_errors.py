@@ -91,6 +91,7 @@ def desk(tmp_path, monkeypatch, capsys):
         (["fit", "r.csv", "--chars-per-token", "nan"], "expected a number above 0"),
         (["fit", "r.csv", "--chars-per-token", "0"], "expected a number above 0"),
         (["fit", "r.csv", "--draws", "-1"], "of at least 0"),
+        (["fit", "r.csv", "--draws", "5"], "needs at least 100"),
         (["fit", "r.csv", "--steps", "3"], "should be two whole numbers, 3:7"),
         (["fit", "r.csv", "--candidates", "a,b"], "should be two whole numbers, 3,7"),
         (["fit", "r.csv", "--columns", "n_tokens"], "should look like name=value"),

@@ -52,8 +52,10 @@ def test_what_cannot_work_together_is_refused_with_what_to_do():
     assert "buffer_tokens 120 exceeds cap_tokens 100" in message
     message = refused({"hardware": {"kv_capacity_tokens": 4000}})
     assert "cannot hold one response" in message
-    message = refused({"rollout": {"group_size": 1, "singletons": "drop"}})
-    assert "a group of one never has spread" in message
+    for rollout in ({"group_size": 1}, {"group_size": 1, "singletons": "drop"}):
+        assert "a group of one never has spread" in refused({"rollout": rollout})
+    build({"rollout": {"group_size": 1, "singletons": "keep"}})
+    build({"rollout": {"group_size": 1}, "collector": {"kind": "none"}})
     assert "concave" in refused(
         {"hardware": {"law": {"kind": "piecewise", "n_knots": [1, 2, 3], "b_knots_s": [0, 1, 3]}}}
     )

@@ -36,6 +36,9 @@ examples:
 """
 
 
+FEWEST_DRAWS = 100
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     count = whole_number(least=1)
@@ -84,6 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Read, fit, print, and write what was asked for."""
+    if 0 < options.draws < FEWEST_DRAWS:
+        raise ConfigError(
+            f"--draws {options.draws}: a 99 % interval needs at least {FEWEST_DRAWS} (0: none)"
+        )
     from dapolab.records import ReadOptions, read_records
     from dapolab.workload.fit import Degenerate, fit_workload
 

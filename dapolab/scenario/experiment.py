@@ -48,10 +48,12 @@ class Scenario(Config):
                 "lower rollout.cap_tokens"
             )
         filters = self.collector.kind != "none"
-        if filters and self.rollout.group_size == 1 and self.rollout.singletons == "drop":
+        # kept groups of one are what verl does; nobody should get them without having said so
+        said = "singletons" in self.rollout.model_fields_set and self.rollout.singletons == "keep"
+        if filters and self.rollout.group_size == 1 and not said:
             raise ValueError(
                 "rollout.group_size 1 with a filter: a group of one never has spread; use "
-                'collector.kind = "none" or a larger group_size'
+                'collector.kind = "none", a larger group_size, or say rollout.singletons = "keep"'
             )
         return self
 

@@ -147,6 +147,7 @@ def scenarios(draw: st.DrawFn, kind: str | None = None) -> Scenario:
     rollout = {
         "groups_per_step": draw(st.sampled_from([1, 2, 4])),
         "group_size": size,
+        "singletons": "keep",
         "cap_tokens": CAP,
         "overlong": draw(st.sampled_from([None, {"buffer_tokens": 20}])),
         "filter_metric": draw(st.sampled_from(["correct", "shaped"])),

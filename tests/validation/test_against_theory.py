@@ -153,7 +153,7 @@ LEFT_OUT: list[tuple[dict[str, Any], dict[str, dict[str, Any]], str]] = [
     ),
     (CAPPED, {"workload": {"drift": {"logit_per_step": 0.1}}}, "everything: the workload drifts"),
     (CAPPED, {"workload": {"prompts": {"count": 300}}}, "everything: 300 prompts come round"),
-    (CAPPED, {"rollout": {"group_size": 1}}, "everything: groups of one"),
+    (CAPPED, {"rollout": {"group_size": 1, "singletons": "keep"}}, "everything: groups of one"),
     ({**CAPPED, "at_cap": "error"}, {}, "step means: at_cap = error ends runs"),
     (
         {"kind": "rounds", "gen_groups": 4, "max_num_gen_batches": 1},
