@@ -14,7 +14,6 @@ from dapolab.claims.report import claims_document
 from dapolab.claims.verdict import judge
 from dapolab.cli import main
 from dapolab.errors import ConfigError
-from dapolab.objective import advantages as advantages_module
 from dapolab.objective import clipping, length, loss
 from dapolab.objective.estimators import Members
 from dapolab.objective.groups import Groups
@@ -164,6 +163,7 @@ def test_ids_are_unique_and_cover_the_lists() -> None:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 def test_every_claim_can_be_wrong(claim) -> None:
+    assert len(claim.fingerprint) == 12
     assert claim.statement
     assert claim.source
     assert claim.how_to_read
@@ -184,9 +184,10 @@ def test_exact_claims_are_decided(claim) -> None:
     assert found.verdict in ("holds", "fails")
     assert (found.verdict == "fails") == bool(claim.correction)
     for row in found.rows:
-        exact = row.row.kind == "identity" or claim.instrument == "objective"
-        if exact and row.predicted is not None:
-            assert row.measured.mean == pytest.approx(row.predicted, abs=1e-9)
+        if row.predicted is not None:
+            # finite inner steps overshoot the flow's fixed point of c1; all else is exact
+            rel = 5e-3 if claim.id.startswith("c1-") else 1e-9
+            assert row.measured.mean == pytest.approx(row.predicted, rel=rel, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["p5", "seed-token-cost", "seed-last-group", "c12"])
@@ -209,7 +210,7 @@ def test_the_twin_of_a_sampled_claim_fails() -> None:
 def test_unknown_claim_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="nearest: p12-staleness"):
         find_claims(CLAIMS, "p12-stalenes")
-    assert len(find_claims(CLAIMS, "seed")) == 6
+    assert [len(find_claims(CLAIMS, text)) for text in ("seed", "c", "p", "P3")] == [6, 15, 12, 1]
 
 
 # ---------------------------------------------------------------------------- mutations
@@ -273,11 +274,8 @@ def filter_on_shaped(monkeypatch):
 
 
 def batch_baseline(monkeypatch):
-    monkeypatch.setattr(
-        advantages_module.Groups,
-        "by_id",
-        classmethod(lambda cls, ids: BY_ID(torch.zeros_like(ids))),
-    )
+    one_group = classmethod(lambda cls, ids: BY_ID(torch.zeros_like(ids)))
+    monkeypatch.setattr(Groups, "by_id", one_group)
 
 
 MUTATIONS = {
@@ -316,25 +314,10 @@ def test_a_mutation_of_the_objective_turns_a_verdict(name, monkeypatch) -> None:
 
 # ---------------------------------------------------------------------------- speaking
 
-KEYS = [
-    "id",
-    "kind",
-    "statement",
-    "correction",
-    "source",
-    "rival",
-    "tolerance",
-    "confidence",
-    "verdict",
-    "predicted",
-    "measured",
-    "low",
-    "high",
-    "n",
-    "unit",
-    "instrument",
-    "rows",
-]
+KEYS = {
+    *("id", "kind", "statement", "correction", "source", "rival", "tolerance", "confidence"),
+    *("verdict", "predicted", "measured", "low", "high", "n", "unit", "instrument", "rows"),
+}
 
 
 def call(capsys, *words):
@@ -349,7 +332,7 @@ def test_json_document(capsys) -> None:
     found = json.loads(out)
     assert (found["command"], found["seed"]) == ("claims", 5)
     (claim,) = found["claims"]
-    assert set(KEYS) <= set(claim)
+    assert set(claim) >= KEYS
     assert claim["verdict"] == "fails"
     assert claim["low"] is None
     assert claim["rows"][0]["measured"] == pytest.approx(10.0)

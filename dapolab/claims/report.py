@@ -81,14 +81,16 @@ def _overview(outcomes: Sequence[Outcome]) -> Table:
             "claim": outcome.claim.id,
             "verdict": outcome.verdict,
             "kind": outcome.claim.kind,
-            "the sentence": demand(outcome.rows[0].row, outcome.rows[0].says),
-            "theory": number(outcome.rows[0].predicted),
-            "measured": measured_text(outcome.rows[0]),
+            "the sentence": demand(outcome.deciding.row, outcome.deciding.says),
+            "theory": number(outcome.deciding.predicted),
+            "measured": measured_text(outcome.deciding),
             "instrument": outcome.claim.instrument,
         }
         for outcome in outcomes
     ]
-    return Table(pd.DataFrame(rows), "One row a claim; numbers are those of its first row.")
+    return Table(
+        pd.DataFrame(rows), "One row a claim; numbers are those of the row that decides it."
+    )
 
 
 def _rule() -> str:

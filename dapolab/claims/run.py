@@ -32,7 +32,7 @@ def run_claims(
 
 
 def find_claims(claims: Sequence[Claim], text: str) -> tuple[Claim, ...]:
-    """Return the claim of this id, whatever its case, or a family such as ``p1`` or ``seed``.
+    """Return the claim of this id or number (``p1``), or a family: ``p``, ``seed``, ``c``.
 
     Raises
     ------
@@ -40,7 +40,13 @@ def find_claims(claims: Sequence[Claim], text: str) -> tuple[Claim, ...]:
         Naming the nearest id.
     """
     word = text.lower()
-    found = tuple(c for c in claims if c.id == word or c.id.startswith(f"{word}-"))
+    found = tuple(
+        claim
+        for claim in claims
+        if claim.id == word
+        or claim.id.startswith(f"{word}-")
+        or claim.id.partition("-")[0].rstrip("0123456789") == word
+    )
     if not found:
         near = get_close_matches(word, [c.id for c in claims], n=1, cutoff=0.0)[0]
         raise ConfigError(f"unknown claim {text!r}; nearest: {near}; dapolab claims lists all")
@@ -53,7 +59,7 @@ def expected_wrong(outcomes: Iterable[Outcome]) -> float:
 
 
 def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return DESIGN.md §8's JSON body of ``claims``; numbers of a claim are its first row's."""
+    """Return DESIGN.md §8's JSON body of ``claims``; numbers of a claim are its deciding row's."""
     return {
         "claims": [_claim(outcome) for outcome in outcomes],
         "expected_wrong": expected_wrong(outcomes),
@@ -62,9 +68,9 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _claim(outcome: Outcome) -> dict[str, Any]:
     claim = outcome.claim
-    primary = _row(outcome.rows[0])
+    deciding = _row(outcome.deciding)
     numbers = {
-        key: primary[key]
+        key: deciding[key]
         for key in ("rival", "tolerance", "predicted", "says", "measured", "low", "high", "n")
     }
     return {
@@ -76,7 +82,8 @@ def _claim(outcome: Outcome) -> dict[str, Any]:
         "confidence": outcome.confidence,
         "verdict": outcome.verdict,
         **numbers,
-        "unit": primary["unit"],
+        "unit": deciding["unit"],
+        "row": deciding["name"],
         "repeat": claim.repeat,
         "instrument": claim.instrument,
         "how_to_read": claim.how_to_read,

@@ -38,6 +38,11 @@ class Outcome:
     confidence: float
     """1 where every number is exact or nothing was decided, else 0.99."""
 
+    @property
+    def deciding(self) -> RowOutcome:
+        """The first row that has the claim's verdict: one that refutes it, where it fails."""
+        return next((row for row in self.rows if row.verdict == self.verdict), self.rows[0])
+
 
 def estimate(measured: Measured, *, unit: str, level: float = LEVEL) -> Estimate:
     """Return the measured number with Student's interval, without one where it is exact.

@@ -99,7 +99,7 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
     for head in ("claim" if many else "number", "verdict", "sentence", "theory", "measured"):
         table.add_column(head, overflow="fold")
     for outcome in outcomes:
-        for found in outcome.rows[:1] if many else outcome.rows:
+        for found in (outcome.deciding,) if many else outcome.rows:
             table.add_row(
                 Text(outcome.claim.id if many else found.row.name),
                 Text(outcome.verdict if many else found.verdict),
@@ -116,7 +116,7 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
         out.print(Text(f"\n{count_verdicts(outcomes)}"))
         chance = expected_wrong(outcomes)
         out.print(Text(f"wrong by chance: {chance:.2f} verdicts on average", style="dim"))
-        out.print(Text("numbers: first row of a claim; dapolab claims ID shows all", style="dim"))
+        out.print(Text("numbers: the row that decides; dapolab claims ID shows all", style="dim"))
         return
     print_notes(out, "instead", [claim.correction] if claim.correction else [])
     print_notes(out, "how to read this", [claim.how_to_read, f"source: {claim.source}"])
