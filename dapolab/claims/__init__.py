@@ -7,11 +7,14 @@ good a result as one that holds.
 from dapolab.claims import (
     clips,
     difficulty,
+    entropy,
     length,
     overlong,
     pending,
+    reach,
     refill_time,
     waves,
+    weights,
 )
 from dapolab.claims.claim import Claim, Draws, Measured, Row
 from dapolab.claims.run import document, expected_wrong, find_claims, run_claim, run_claims
@@ -36,6 +39,9 @@ CLAIMS: tuple[Claim, ...] = tuple(
             *length.CLAIMS,
             *difficulty.CLAIMS,
             *clips.CLAIMS,
+            *reach.CLAIMS,
+            *entropy.CLAIMS,
+            *weights.CLAIMS,
             *overlong.CLAIMS,
             *pending.CLAIMS,
         ),
