@@ -1,6 +1,7 @@
 """What clips do to the entropy: P10, circulated 2 and 3 (theory.md D4, D5, D7)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,17 +14,25 @@ from dapolab.theory.entropy import clip_bias
 
 _CASES = {
     "likely arm right, p=.5, ε_high .28": ("likely_right", 0.5, 0.28),
-    "likely arm wrong, p=.9, ε_high .5": ("likely_wrong", 0.9, 0.5),
+    "likely arm wrong, one rare arm right, p=.9, ε_high .5": ("likely_wrong", 0.9, 0.5),
+    "likely arm alone wrong, p=.9, ε_high .5": ("all_but_likely_right", 0.9, 0.5),
     "random reward, p=.9, ε_high .28": ("random", 0.9, 0.28),
     "random reward, p=.5, ε_high .28": ("random", 0.5, 0.28),
 }
 """Case, probability of the likely arm, ε_high (theory.md D7)."""
 
 
+def _arms(case: str, p_likely: float) -> ArmBandit:
+    if case != "all_but_likely_right":
+        return many_arms(case=case, p_likely=p_likely)
+    right = many_arms(case="likely_right", p_likely=p_likely)
+    return replace(right, success_PA=1.0 - right.success_PA)
+
+
 def _entropy_effects(draws: Draws) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     for name, (case, p, high) in _CASES.items():
-        bandit = many_arms(case=case, p_likely=p)
+        bandit = _arms(case, p)
         ends = [
             train(
                 bandit,
@@ -58,8 +67,8 @@ _RAISES = Claim(
     predict=lambda: {},
     measure=_entropy_effects,
     how_to_read="Entropy after one rollout with ε_high less that with .2, paired by seed. No "
-    "formula exists; theory.md D7 simulated the same signs (−.169, +.154, +.014, +.032 nats) with "
-    "code of its own, the first two in a setting that is not quite this one.",
+    "formula exists; theory.md D7 simulated −.169, +.154 (as the likely arm alone wrong), +.014 and "
+    "+.032 nats with code of its own: equal signs, and equal sizes but for the first.",
 )
 
 
