@@ -67,8 +67,8 @@ _RAISES = Claim(
     predict=lambda: {},
     measure=_entropy_effects,
     how_to_read="Entropy after one rollout with ε_high less that with .2, paired by seed. No "
-    "formula exists; theory.md D7 simulated −.169, +.154 (as the likely arm alone wrong), +.014 and "
-    "+.032 nats with code of its own: equal signs, and equal sizes but for the first.",
+    "formula exists; theory.md D7 simulated −.169, +.154 (as the likely arm alone wrong), +.014 "
+    "and +.032 nats with code of its own: equal signs, and equal sizes but for the first.",
 )
 
 
