@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "recipe": "what a framework's loss really is, by version",
     "check": "your training config: what does nothing or harms",
     "bandit": "what a loss or a clip does to a toy policy",
+    "claims": "what people say of DAPO, with verdicts",
     "bench": "speed of this installation, as ratios",
 }
 FIRST = """\

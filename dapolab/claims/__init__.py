@@ -1,0 +1,68 @@
+"""Every published statement as a claim: the sentence, its rival, its prediction, its verdict.
+
+One file a family that shares a set-up. The rule is DESIGN.md section 1's; a claim that fails is as
+good a result as one that holds.
+"""
+
+from dapolab.claims import (
+    clips,
+    difficulty,
+    entropy,
+    length,
+    overlong,
+    pending,
+    reach,
+    refill_time,
+    waves,
+    weights,
+)
+from dapolab.claims.claim import Claim, Draws, Measured, Row
+from dapolab.claims.run import document, expected_wrong, find_claims, run_claim, run_claims
+from dapolab.claims.verdict import Outcome, RowOutcome, Verdict, conclude, judge
+
+_GROUPS = ("p", "seed", "dapo", "dr", "c")
+
+
+def _place(claim: Claim) -> tuple[int, int, str]:
+    """Predictions, the seed article, DAPO, Dr. GRPO, claims in circulation, then the rest."""
+    head = claim.id.split("-")[0]
+    word, number = head.rstrip("0123456789"), head.lstrip("abcdefghijklmnopqrstuvwxyz")
+    first = _GROUPS.index(word) if word in _GROUPS else len(_GROUPS)
+    return first, int(number or 0), claim.id
+
+
+CLAIMS: tuple[Claim, ...] = tuple(
+    sorted(
+        (
+            *waves.CLAIMS,
+            *refill_time.CLAIMS,
+            *length.CLAIMS,
+            *difficulty.CLAIMS,
+            *clips.CLAIMS,
+            *reach.CLAIMS,
+            *entropy.CLAIMS,
+            *weights.CLAIMS,
+            *overlong.CLAIMS,
+            *pending.CLAIMS,
+        ),
+        key=_place,
+    )
+)
+
+__all__ = [
+    "CLAIMS",
+    "Claim",
+    "Draws",
+    "Measured",
+    "Outcome",
+    "Row",
+    "RowOutcome",
+    "Verdict",
+    "conclude",
+    "document",
+    "expected_wrong",
+    "find_claims",
+    "judge",
+    "run_claim",
+    "run_claims",
+]

@@ -1,0 +1,133 @@
+"""The claims as a page: all verdicts at a glance, then each claim with its numbers and sources."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from dapolab.claims.claim import LEAST_SAMPLES, Row
+from dapolab.claims.run import expected_wrong
+from dapolab.claims.verdict import Outcome, RowOutcome
+from dapolab.report import Document, Section, Table, formats
+
+VERDICTS = ("holds", "fails", "undecided", "not yet measured")
+_FAMILIES = {
+    "p": "Predictions of the theory, stated as true",
+    "seed": "What the seed article says",
+    "dapo": "What DAPO's four components are meant to do",
+    "dr": "The two biases that Dr. GRPO names",
+    "c": "Claims in circulation, stated as circulated",
+}
+_OTHER = "Rules, and claims that wait for their instrument"
+
+
+def claims_document(outcomes: Sequence[Outcome], *, provenance: Mapping[str, str]) -> Document:
+    """Return the report of ``outcomes``, in their order."""
+    sections = [Section("Verdicts", (_overview(outcomes), _rule()))]
+    for title, members in groupby(outcomes, key=lambda outcome: family(outcome.claim.id)):
+        sections.append(Section(title, ()))
+        sections += [_section(outcome) for outcome in members]
+    return Document(
+        title="Claims",
+        lead=f"{count_verdicts(outcomes)}. Of these verdicts {expected_wrong(outcomes):.2f} are "
+        "wrong by chance on average. A claim that fails is as good a result as one that holds.",
+        sections=tuple(sections),
+        notes=(
+            "the verdict is about the sentence as circulated; what is true instead stands below it",
+        ),
+        provenance=provenance,
+    )
+
+
+def family(name: str) -> str:
+    """Return the heading under which the claim of this id stands."""
+    return _FAMILIES.get(name.split("-")[0].rstrip("0123456789"), _OTHER)
+
+
+def count_verdicts(outcomes: Sequence[Outcome]) -> str:
+    """Return "46 claims: 25 hold, …" ."""
+    words = dict(zip(VERDICTS, ("hold", "fail", "undecided", "not yet measured"), strict=True))
+    counts = {v: sum(outcome.verdict == v for outcome in outcomes) for v in VERDICTS}
+    parts = ", ".join(f"{n} {words[verdict]}" for verdict, n in counts.items() if n)
+    return f"{len(outcomes)} claim{'s' if len(outcomes) != 1 else ''}: {parts}"
+
+
+def number(value: float | None) -> str:
+    """Return a number for people: rounding errors of an exact zero are zero."""
+    if value is None:
+        return "–"
+    return "0" if abs(value) < 1e-12 else f"{value:.4g}".replace("-", "−")
+
+
+def demand(row: Row, says: float) -> str:
+    """Return what the sentence says of the number, with the tolerance."""
+    if row.kind in ("order", "bound"):
+        return f"{'≥' if row.side == 'above' else '≤'} {number(row.limit(says))}"
+    return number(says) if row.kind == "identity" else f"{number(says)} ± {row.tolerance:.2g}"
+
+
+def measured_text(found: RowOutcome) -> str:
+    """Return the measured number with its interval."""
+    if found.measured is None:
+        return "–"
+    if found.measured.low is None or found.measured.n < LEAST_SAMPLES:
+        return number(found.measured.mean)
+    return formats.estimate(found.measured)
+
+
+def _overview(outcomes: Sequence[Outcome]) -> Table:
+    rows = [
+        {
+            "claim": outcome.claim.id,
+            "verdict": outcome.verdict,
+            "kind": outcome.claim.kind,
+            "the sentence": demand(outcome.deciding.row, outcome.deciding.says),
+            "theory": number(outcome.deciding.predicted),
+            "measured": measured_text(outcome.deciding),
+            "instrument": outcome.claim.instrument,
+        }
+        for outcome in outcomes
+    ]
+    return Table(
+        pd.DataFrame(rows), "One row a claim; numbers are those of the row that decides it."
+    )
+
+
+def _rule() -> str:
+    return (
+        "An identity holds to 1e-9. A value holds if its 99 % interval lies inside the tolerance "
+        "and fails if it lies outside; an order or a bound is one-sided. A claim of several rows "
+        "holds if all do and fails if one fails at the Bonferroni level. Everything else is "
+        "undecided. Numbers without an interval are exact."
+    )
+
+
+def _section(outcome: Outcome) -> Section:
+    claim = outcome.claim
+    table = Table(
+        pd.DataFrame(
+            {
+                "number": found.row.name,
+                "the sentence": demand(found.row, found.says),
+                "denies": number(found.row.rival),
+                "theory": number(found.predicted),
+                "measured": measured_text(found),
+                "unit": found.row.unit,
+                "verdict": found.verdict,
+            }
+            for found in outcome.rows
+        ),
+        f"{claim.kind}, {_repeated(outcome)}; claim file {claim.fingerprint}.",
+    )
+    words = [f"“{claim.statement}”"]
+    if claim.correction:
+        words.append(f"**Instead:** {claim.correction}")
+    words += [f"**How to read this:** {claim.how_to_read}", f"**Source:** {claim.source}."]
+    return Section(f"{claim.id}: {outcome.verdict}", (words[0], table, *words[1:]))
+
+
+def _repeated(outcome: Outcome) -> str:
+    n = max((found.measured.n for found in outcome.rows if found.measured is not None), default=0)
+    if outcome.claim.repeat == "exact" or n == 0:
+        return f"instrument: {outcome.claim.instrument}"
+    return f"instrument: {outcome.claim.instrument}, n = {n}, unit: {outcome.claim.repeat}"
