@@ -94,6 +94,8 @@ def test_v1_groups_by_uid_and_drops_padding(tmp_path: Path) -> None:
     assert len(set(cells(records, "prompt_id"))) == 1
     assert cells(records, "sample") == [0, 1, 0, 1]
     assert has_note(records, "1 padding rows")
+    assert records.built_from == "the format's description"
+    assert read_records(dump(tmp_path / "2.jsonl", [row("p", 1.0)])).built_from == "a real sample"
 
 
 def test_v1_sessions_with_several_outputs(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ import pandas as pd
 
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import CellError, text_hash, text_id, whole
-from dapolab.records.draft import REAL_SAMPLE, Draft, Reading
+from dapolab.records.draft import DESCRIPTION, REAL_SAMPLE, Draft, Reading
 from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.tokens import text_of
 
 BUILT_FROM = REAL_SAMPLE
+BUILT_FROM_V1 = DESCRIPTION  # dumps with a uid: no real file was at hand
 _UID = re.compile(r"^(.+)_(\d+)_(\d+)$")
 _STEP_FILE = re.compile(r"^(\d+)\.jsonl(?:\.gz)?$")
 _USED = frozenset({"input", "output", "score", "step", "uid"})
@@ -61,7 +62,10 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
         reading.notes += notes
     reading.notes += _repeated_prompts(frame)
     reading.notes.append(reading.counter.describe())
-    return Draft(frame, estimated=reading.counter.active, reward_name="score")
+    built_from = BUILT_FROM_V1 if state.n_uid else BUILT_FROM
+    return Draft(
+        frame, estimated=reading.counter.active, reward_name="score", built_from=built_from
+    )
 
 
 class _Counts:
