@@ -10,7 +10,7 @@ candidates; ``max_candidates`` is a guard of this lab.
 from collections.abc import Sequence
 
 from dapolab.collectors.actions import Action, Collector, Finished, Limit
-from dapolab.collectors.tally import GUARD_PER_TARGET, Tally
+from dapolab.collectors.tally import Tally
 from dapolab.scenario import Replenish, Rollout
 
 
@@ -25,9 +25,7 @@ class ReplenishCollector(Collector):
     barrier = False
 
     def __init__(self, config: Replenish, *, rollout: Rollout) -> None:
-        self._config = config
-        self._tally = Tally(rollout, config.budget)
-        self._most = config.max_candidates or GUARD_PER_TARGET * rollout.groups_per_step
+        self._tally = Tally(rollout, config.budget, max_candidates=config.max_candidates)
 
     def on_start(self) -> Sequence[Action]:
         """Submit B groups."""
@@ -43,9 +41,8 @@ class ReplenishCollector(Collector):
             return [judged, *self.on_limit(limit)]
         if tally.n_submitted - tally.n_judged >= tally.n_missing:
             return [judged]
-        if tally.n_submitted >= self._most:
-            what = f"no full batch in max_candidates={self._most}"
-            return [judged, *tally.fail(what, advice="the filter may never fill: check difficulty")]
+        if tally.is_at_guard:
+            return [judged, *tally.fail_at_guard()]
         return [judged, tally.submit(1)]
 
     def on_limit(self, limit: Limit) -> Sequence[Action]:

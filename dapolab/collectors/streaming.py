@@ -10,7 +10,7 @@ what is aborted was paid for. Recycling aborted groups (APRIL) is a policy of it
 from collections.abc import Sequence
 
 from dapolab.collectors.actions import Action, Collector, Finished, Limit
-from dapolab.collectors.tally import GUARD_PER_TARGET, Tally
+from dapolab.collectors.tally import Tally
 from dapolab.scenario import Rollout, Streaming
 
 DEFAULT_SLOTS_PER_TARGET = 2
@@ -27,9 +27,7 @@ class StreamingCollector(Collector):
     barrier = False
 
     def __init__(self, config: Streaming, *, rollout: Rollout) -> None:
-        self._config = config
-        self._tally = Tally(rollout, config.budget)
-        self._most = config.max_candidates or GUARD_PER_TARGET * rollout.groups_per_step
+        self._tally = Tally(rollout, config.budget, max_candidates=config.max_candidates)
         default = DEFAULT_SLOTS_PER_TARGET * rollout.groups_per_step
         self._n_slots = config.slots or default
         self._data_left = True
@@ -48,9 +46,8 @@ class StreamingCollector(Collector):
             return [judged, *tally.stop(limit)]
         if not self._data_left:
             return [judged]
-        if tally.n_submitted >= self._most:
-            what = f"no full batch in max_candidates={self._most}"
-            return [judged, *tally.fail(what, advice="the filter may never fill: check difficulty")]
+        if tally.is_at_guard:
+            return [judged, *tally.fail_at_guard()]
         return [judged, tally.submit(1)]
 
     def on_limit(self, limit: Limit) -> Sequence[Action]:

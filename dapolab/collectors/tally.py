@@ -45,6 +45,7 @@ class Tally:
     rollout: Rollout
     budget: Budget
     filters: bool = True
+    max_candidates: int | None = None
     n_waves: int = 0
     n_submitted: int = 0
     n_kept: int = 0
@@ -80,6 +81,16 @@ class Tally:
     def is_full(self) -> bool:
         """Whether B groups are kept."""
         return self.n_missing <= 0
+
+    @property
+    def most_candidates(self) -> int:
+        """Guard of this lab where a framework has no limit of its own."""
+        return self.max_candidates or GUARD_PER_TARGET * self.n_target
+
+    @property
+    def is_at_guard(self) -> bool:
+        """Whether the guard forbids another group."""
+        return self.n_submitted >= self.most_candidates
 
     def submit(self, n: int) -> Submit:
         """Ask for ``n`` more groups: one more wave where the policy has a barrier."""
@@ -132,6 +143,11 @@ class Tally:
     def fail(self, what: str, *, advice: str) -> list[Action]:
         """End the run: say what happened, what was collected, where the rest went, what to do."""
         return [Fail(f"{what}: {self.describe()}; {advice}")]
+
+    def fail_at_guard(self) -> list[Action]:
+        """End the run at the guard on candidates."""
+        what = f"no full batch in max_candidates={self.most_candidates}"
+        return self.fail(what, advice="the filter may never fill: check difficulty")
 
     def describe(self) -> str:
         """Return what was collected and why groups were dropped, in one phrase (field case B41)."""

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 
 from dapolab.collectors.actions import Action, Collector, Finished, Limit, StopReason, Submit
-from dapolab.collectors.tally import GUARD_PER_TARGET, Tally, is_degenerate
+from dapolab.collectors.tally import Tally, is_degenerate
 from dapolab.scenario import Rollout, VerlV1
 
 CREDITS_PER_EVICTED = 2  # replay_buffer.py: "Evict k; refill 2k"
@@ -39,8 +39,7 @@ class VerlV1Collector(Collector):
 
     def __init__(self, config: VerlV1, *, rollout: Rollout) -> None:
         self._config = config
-        self._tally = Tally(rollout, config.budget)
-        self._most = config.max_candidates or GUARD_PER_TARGET * rollout.groups_per_step
+        self._tally = Tally(rollout, config.budget, max_candidates=config.max_candidates)
         self._max_in_flight = config.max_inflight_gen_batches * rollout.groups_per_step
         self._held: list[Finished] = []
         self._in_flight = 0
@@ -98,10 +97,8 @@ class VerlV1Collector(Collector):
         n_next = min(self._credits, self._max_in_flight - self._in_flight)
         if n_next <= 0 or not self._data_left:
             return []
-        if self._tally.n_submitted >= self._most:
-            what = f"no full batch in max_candidates={self._most}"
-            advice = "the filter may never fill: check difficulty"
-            return [*self._settle(), *self._tally.fail(what, advice=advice)]
+        if self._tally.is_at_guard:
+            return [*self._settle(), *self._tally.fail_at_guard()]
         self._credits -= n_next
         return [self._submit(n_next)]
 

@@ -5,7 +5,7 @@ Pure: no files, no globals, nothing printed. One replication is one independent 
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from dapolab.sim.hardware import resolve
 from dapolab.sim.learner import LearnerTime, learner_time
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream, Scores
-from dapolab.workload.model import Groups, PromptStream
+from dapolab.workload.model import Groups, PromptStream, joined
 
 COMPLETED = "completed"
 DATA_EXHAUSTED = "data exhausted"
@@ -174,7 +174,7 @@ class _Run:
         """Draw the step's groups once more, at a stretch: the stream is a pure function."""
         draw, trained = self.stream.stream.draw, collection.trained_steps
         parts = [draw(start, n, trained_steps=trained) for start, n in collection.runs]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else joined(parts)
 
     def _learner_time(self, step: int, collection: Collection, groups: Groups) -> LearnerTime:
         kept, size = collection.kept, self.scenario.rollout.group_size
@@ -214,11 +214,6 @@ def _prompt_stream(scenario: Scenario, *, seed: int, replication: int) -> Prompt
         cap_tokens=scenario.rollout.cap_tokens,
         seed=draws >> 1,
     )
-
-
-def _joined(parts: list[Groups]) -> Groups:
-    names = [field.name for field in fields(Groups)]
-    return Groups(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _check_budget(scenario: Scenario) -> None:

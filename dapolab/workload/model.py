@@ -65,7 +65,8 @@ class Groups:
         )
 
 
-def _joined(parts: list[Groups]) -> Groups:
+def joined(parts: list[Groups]) -> Groups:
+    """Return the groups of all parts, in their order."""
     names = [field.name for field in fields(Groups)]
     return Groups(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -159,7 +160,7 @@ class PromptStream:
             low = max(start - block * BLOCK, 0)
             high = min(start + n - block * BLOCK, BLOCK)
             parts.append(self._block(block, steps).slice(low, high))
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else joined(parts)
 
     def _block(self, block: int, trained_steps: int) -> Groups:
         key = (block, trained_steps)
