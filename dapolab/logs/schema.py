@@ -47,7 +47,6 @@ LOG_METRICS: tuple[Metric, ...] = (
     Metric("train/loss", "loss", "policy loss as the framework reports it"),
     Metric("clip/share", "share", "tokens clipped on either side"),
     Metric("train/throughput", "tok/s/GPU", "tokens a second and GPU, by the log's own rule"),
-    Metric("staleness/mean_versions", "versions", "age of trained data, by the log's own rule"),
 )
 
 BY_COLUMN: dict[str, Metric] = {metric.name: metric for metric in LOG_METRICS} | BY_NAME
