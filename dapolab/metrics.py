@@ -137,7 +137,54 @@ UPDATE_METRICS: tuple[Metric, ...] = (
     Metric("sampler/rejected_share", "share", "tokens that the correction took out"),
 )
 
-BY_NAME: dict[str, Metric] = {metric.name: metric for metric in STEP_METRICS + UPDATE_METRICS}
+# What a step of real training tells beside the two above; the names of 06-dapo where it has one.
+# Shares under ``ppo/`` are of all tokens of the step's updates, each update counted.
+TRAINING_METRICS: tuple[Metric, ...] = (
+    Metric("rollout/completions", "responses", "finished candidates"),
+    Metric("rollout/train_completions", "responses", "responses of trained groups"),
+    Metric("rollout/unique_completion_rate", "share", "distinct responses of a group over G, mean"),
+    Metric("rollout/mean_sampled_token_surprisal", "nats", "−log π of candidates' tokens, mean"),
+    Metric("rollout/right_completion_tokens", "tokens", "mean length of right candidates"),
+    Metric("rollout/wrong_completion_tokens", "tokens", "mean length of wrong candidates"),
+    Metric("rollout/filler_tokens", "tokens", "filler of a finished candidate, mean (toy task)"),
+    Metric("rollout/iterations", "iterations", "decode iterations of the step"),
+    Metric("reward/base_mean", "reward", "mean of ±1 over finished candidates"),
+    Metric("reward/format_rate", "share", "finished candidates from which an answer can be read"),
+    Metric("ppo/loss", "loss", "mean over the step's updates"),
+    Metric("ppo/ratio_mean", "ratio", "mean of π_current over the policy in the denominator"),
+    Metric("ppo/clip_fraction", "share", "lower plus upper"),
+    Metric("ppo/lower_clip_fraction", "share", "A < 0 and the ratio below its bound"),
+    Metric("ppo/upper_clip_fraction", "share", "A > 0 and the ratio above its bound"),
+    Metric("ppo/train_tokens", "tokens", "tokens in the loss, summed over updates"),
+    Metric("ppo/gradient_active_tokens", "tokens", "tokens with a gradient, summed over updates"),
+    Metric("ppo/sequences", "responses", "responses in the loss, summed over updates"),
+    Metric("train/updates", "updates", "optimizer steps made"),
+    Metric("train/learning_rate", "rate", "learning rate of the last update"),
+    Metric("train/gradient_norm", "norm", "gradient norm before clipping, mean over updates"),
+    Metric("train/parameter_step", "norm", "‖Δθ‖ of the step: all its updates together"),
+    Metric("train/data_cursor_consumed", "prompts", "prompts taken since the start"),
+)
+
+# Of a fixed held-out set, sampled with a stream of its own; intervals are 99 %, by prompt.
+EVALUATION_METRICS: tuple[Metric, ...] = (
+    Metric("eval/accuracy", "share", "avg@n: right answers over all answers"),
+    Metric("eval/accuracy_low", "share", "lower end of its interval, clustered by prompt"),
+    Metric("eval/accuracy_high", "share", "upper end"),
+    Metric("eval/format_rate", "share", "answers that can be read"),
+    Metric("eval/completion_tokens", "tokens", "mean length"),
+    Metric("eval/right_completion_tokens", "tokens", "mean length of right answers"),
+    Metric("eval/wrong_completion_tokens", "tokens", "mean length of wrong answers"),
+    Metric("eval/filler_tokens", "tokens", "filler of an answer, mean (toy task)"),
+    Metric("eval/truncated_share", "share", "answers cut at the cap"),
+    Metric("eval/distinct_answers", "answers", "different readable answers a prompt, mean"),
+    Metric("eval/surprisal", "nats", "−log π of sampled tokens, mean: an estimate of entropy"),
+)
+# eval/pass_at_K (share): unbiased 1 − C(n−c, K)/C(n, K), mean over prompts; one column a K.
+
+BY_NAME: dict[str, Metric] = {
+    metric.name: metric
+    for metric in STEP_METRICS + UPDATE_METRICS + TRAINING_METRICS + EVALUATION_METRICS
+}
 
 GROUP_COLUMNS: dict[str, str] = {
     "policy": "name of the collection policy",
