@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from dapolab.records import progress
-from dapolab.records.progress import ByteProgress
+from dapolab.reading import progress
+from dapolab.reading.progress import ByteProgress
 
 
 class Terminal:

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dapolab.reading.lines import Source
 from dapolab.records import cells
 from dapolab.records.cells import CellError
-from dapolab.records.lines import Source
 
 INTEGERS = ("sample", "step", "wave", "n_tokens", "n_prompt_tokens", "n_samples", "n_correct")
 FLOATS = ("reward", "t_start_s", "t_end_s", "pass_rate")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dapolab.records.lines import PARQUET_MAGIC, head, magic
+from dapolab.reading.lines import PARQUET_MAGIC, head, magic
 from dapolab.scenario import ConfigError
 
 KNOWN = (

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dapolab.reading.lines import Row, Source, json_rows
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import CellError, cut_by_limit, number, table_at, tables_at, text_id
 from dapolab.records.draft import DESCRIPTION, REAL_SAMPLE, Draft, Reading
-from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.options import Selection
 from dapolab.records.verifiers import RolloutRows
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from dapolab.reading.lines import Source
+from dapolab.reading.progress import ByteProgress
 from dapolab.records import prime_rl, tabular, tinker, verifiers, verl
 from dapolab.records.builder import EXTRA
 from dapolab.records.detect import detect
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
 from dapolab.records.judge import correct_from_reward, truncation_from_lengths
-from dapolab.records.lines import Source
 from dapolab.records.options import ReadOptions
 from dapolab.records.outcomes import conclude_selection
-from dapolab.records.progress import ByteProgress
 from dapolab.records.schema import COLUMNS, Records, finish
 from dapolab.records.tokens import token_counter
 from dapolab.records.where import RowFilter

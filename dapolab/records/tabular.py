@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from dapolab.reading.lines import PARQUET_MAGIC, Row, Source, magic, rows
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import (
     CellError,
@@ -26,7 +27,6 @@ from dapolab.records.cells import (
 from dapolab.records.columns import ColumnMap
 from dapolab.records.counts import expand_counts, settle_counts
 from dapolab.records.draft import REAL_SAMPLE, Draft, Reading
-from dapolab.records.lines import PARQUET_MAGIC, Row, Source, magic, rows
 from dapolab.records.schema import COLUMNS
 from dapolab.records.tokens import text_of
 from dapolab.records.write import METADATA_KEY, read_metadata

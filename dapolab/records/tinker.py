@@ -8,10 +8,10 @@ synchronous training the file is written before constant groups are removed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dapolab.reading.lines import Row, Source, json_rows
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import CUT_WORDS, CellError, table_at, tables_at, text_id, whole
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
-from dapolab.records.lines import Row, Source, json_rows
 
 BUILT_FROM = DESCRIPTION
 _EXTRAS = ("split", "sampling_client_step", "final_reward", "final_ob_len")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dapolab.reading.lines import Row, Source, json_rows
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import (
     CellError,
@@ -20,7 +21,6 @@ from dapolab.records.cells import (
     whole,
 )
 from dapolab.records.draft import REAL_SAMPLE, Draft, Reading
-from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.tokens import text_of
 
 BUILT_FROM = REAL_SAMPLE

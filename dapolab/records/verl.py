@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from dapolab.reading.lines import Row, Source, json_rows
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import CellError, text_hash, text_id, whole
 from dapolab.records.draft import DESCRIPTION, REAL_SAMPLE, Draft, Reading
-from dapolab.records.lines import Row, Source, json_rows
 from dapolab.records.tokens import text_of
 
 BUILT_FROM = REAL_SAMPLE

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dapolab.records.progress import ByteProgress
-from dapolab.scenario import ConfigError
+from dapolab.errors import ConfigError
+from dapolab.reading.progress import ByteProgress
 
 LONGEST_LINE_BYTES = 256 * 2**20
 PARQUET_BATCH_ROWS = 2048
