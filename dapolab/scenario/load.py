@@ -84,10 +84,20 @@ def load(
     for key in (f"workload.{name}" for name in _FILES):
         if isinstance(changes.get(key), str):
             changes[key] = str(beside / changes[key])
-    # a new kind first, then the settings that are meant for it
+    lay_over(data, changes)
+    return build(data, where=str(path))
+
+
+def lay_over(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Set dotted keys in nested tables: a new kind first, then the settings meant for it.
+
+    Raises
+    ------
+    ConfigError
+        A key that goes through a value as if it were a table.
+    """
     for key, value in sorted(changes.items(), key=lambda item: not _is_kind(item[0])):
         _set(data, key, value)
-    return build(data, where=str(path))
 
 
 def build(data: Mapping[str, Any], *, where: str = "scenario") -> Scenario:
