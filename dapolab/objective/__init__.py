@@ -31,6 +31,7 @@ from dapolab.objective.metrics import present_mean
 from dapolab.objective.quantiles import sampled_quantiles
 from dapolab.objective.sampler import Correction, correct
 from dapolab.objective.signal import Signal, learning_signal
+from dapolab.objective.token_baseline import TokenEnergy
 
 __all__ = [
     "Advantages",
@@ -41,6 +42,7 @@ __all__ = [
     "Signal",
     "Status",
     "Structure",
+    "TokenEnergy",
     "advantages",
     "aggregate",
     "correct",

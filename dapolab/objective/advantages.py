@@ -20,10 +20,12 @@ from dapolab.objective.returns import (
     token_rewards,
     whiten,
 )
+from dapolab.objective.token_baseline import TokenEnergy, optimal_token_advantage
 from dapolab.scenario import (
     Advantage,
     GaeAdvantage,
     GdpoAdvantage,
+    OptimalTokenBaselineAdvantage,
     ReinforcePpAdvantage,
     ReinforcePpBaselineAdvantage,
     RemaxAdvantage,
@@ -65,6 +67,7 @@ def advantages(
     token_penalty: Tensor | None = None,
     greedy: Tensor | None = None,
     values: Tensor | None = None,
+    energy: TokenEnergy | None = None,
 ) -> Advantages:
     """Turn rewards into advantages.
 
@@ -86,6 +89,8 @@ def advantages(
         (..., N) reward of the greedy response of the same prompt, for ``remax``.
     values
         (..., N, T) value estimates, for ``gae``.
+    energy
+        The policy at each token, for ``optimal_token_baseline``.
 
     Raises
     ------
@@ -102,6 +107,13 @@ def advantages(
         )
         mask = torch.where(trained.unsqueeze(-1), mask, 0.0)
         value, returns = _by_token(per_token, config, mask=mask, greedy=greedy, values=values)
+    elif isinstance(config, OptimalTokenBaselineAdvantage):
+        counted = torch.where(counts > 0, rewards, 0.0)
+        per_token = token_rewards(counted, mask=mask, penalty=token_penalty)
+        returns = None
+        value = optimal_token_advantage(
+            per_token, config, groups=groups, counts=counts, mask=mask, energy=energy
+        )
     else:
         value, returns = _by_group(rewards, config, groups, counts, mask, token_penalty), None
     scalar = rewards.sum(dim=-1) if isinstance(config, GdpoAdvantage) else rewards

@@ -13,6 +13,7 @@ from dapolab.scenario import (
     Advantage,
     BatchStdAdvantage,
     GdpoAdvantage,
+    GpgAdvantage,
     GrpoAdvantage,
     LeaveOneOutAdvantage,
     MaxRlAdvantage,
@@ -68,6 +69,8 @@ def group_advantage(members: Members, config: Advantage, mask: Tensor) -> Tensor
             return centred * inverse(members.std(config.ddof) + config.eps)
         case MeanOnlyAdvantage() | ReinforcePpBaselineAdvantage():
             return centred
+        case GpgAdvantage():
+            return centred * _all_over_rewarded(members)
         case LeaveOneOutAdvantage():
             return _leave_one_out(members, centred, config)
         case RlooAdvantage():
@@ -108,6 +111,12 @@ def _leave_one_out(members: Members, centred: Tensor, config: LeaveOneOutAdvanta
     return difference * torch.where(others_equal, 1.0, inverse(std + config.eps))
 
 
+def _all_over_rewarded(members: Members) -> Tensor:
+    """Return responses over responses with a reward other than 0 (verl core_algos.py:770-830)."""
+    rewarded = ((members.reward != 0) & (members.counts > 0)).sum(dim=-1, keepdim=True)
+    return members.counts.sum(dim=-1, keepdim=True) / rewarded.clamp(min=1)
+
+
 def _batch_std(members: Members, ddof: int) -> Tensor:
     """Return the std of all counted rewards of a replica, at each response."""
     n = members.counts.sum(dim=-1, keepdim=True)
@@ -137,8 +146,12 @@ def apply_singletons(value: Tensor, members: Members, config: Advantage) -> Tens
             'more a prompt, or set singletons = "zero"'
         )
     if policy == "raw":
-        scale = 1.0 / (1.0 + config.eps) if isinstance(config, GrpoAdvantage) else 1.0
-        return torch.where(alone, members.reward * scale, value)
+        raw = members.reward
+        if isinstance(config, GrpoAdvantage):
+            raw = raw / (1.0 + config.eps)
+        elif isinstance(config, GpgAdvantage):
+            raw = raw * _all_over_rewarded(members)
+        return torch.where(alone, raw, value)
     return torch.where(alone, 0.0, value)
 
 

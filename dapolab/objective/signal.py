@@ -11,6 +11,7 @@ from dapolab.objective.batch import Batch
 from dapolab.objective.kl import kl_estimate
 from dapolab.objective.length import filter_truncated, lengths_of, shape_rewards
 from dapolab.objective.masking import keep_valid
+from dapolab.objective.token_baseline import TokenEnergy
 from dapolab.scenario import Kl, Length, Objective
 
 
@@ -46,6 +47,7 @@ def learning_signal(
     ref_logp: Tensor | None = None,
     greedy: Tensor | None = None,
     values: Tensor | None = None,
+    energy: TokenEnergy | None = None,
 ) -> Signal:
     """Turn raw rewards into advantages and the mask of the loss.
 
@@ -55,7 +57,7 @@ def learning_signal(
         (..., N) raw rewards; (..., N, K) for ``gdpo``.
     config
         The objective: its length rules, its KL where that is in the reward, its advantage.
-    group, mask, status, greedy, values
+    group, mask, status, greedy, values, energy
         See ``advantages``; the status also says what was truncated.
     old_logp, ref_logp
         (..., N, T), for a KL in the reward: it is that of the policy which made the responses.
@@ -82,6 +84,7 @@ def learning_signal(
         token_penalty=_reward_kl(config.kl, old_logp, ref_logp, mask),
         greedy=greedy,
         values=values,
+        energy=energy,
     )
     trained = torch.where(details.trained.unsqueeze(-1), mask, 0.0)
     if config.length.mask_truncated and truncated is not None:

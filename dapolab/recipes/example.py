@@ -7,6 +7,7 @@ from statistics import fmean
 from dapolab.scenario.advantage import (
     Advantage,
     BatchStdAdvantage,
+    GpgAdvantage,
     GrpoAdvantage,
     LeaveOneOutAdvantage,
     MaxRlAdvantage,
@@ -61,6 +62,9 @@ def advantages(
             total = sum(tokens)
             baseline = sum(t * r for t, r in zip(tokens, rewards, strict=True)) / total
             return tuple(r - baseline for r in rewards)
+        case GpgAdvantage():
+            alpha = n / max(sum(r != 0 for r in rewards), 1)
+            return tuple(alpha * c for c in centred)
         case PassAtKAdvantage():
             return _best_only(advantage, rewards)
         case _:

@@ -5,11 +5,13 @@ from dapolab.scenario.advantage import (
     BatchStdAdvantage,
     GaeAdvantage,
     GdpoAdvantage,
+    GpgAdvantage,
     GrpoAdvantage,
     LeaveOneOutAdvantage,
     MaxRlAdvantage,
     MeanOnlyAdvantage,
     OpoAdvantage,
+    OptimalTokenBaselineAdvantage,
     PassAtKAdvantage,
     ReinforcePpAdvantage,
     ReinforcePpBaselineAdvantage,
@@ -87,6 +89,8 @@ def _advantage(advantage: Advantage) -> str:
             return f"(R − mean)/{_std('std', advantage.ddof, advantage.eps)} of the group"
         case MeanOnlyAdvantage():
             return "R − mean of the group"
+        case GpgAdvantage():
+            return "(R − mean of the group)·responses/#{R ≠ 0} of the batch"
         case LeaveOneOutAdvantage():
             below = _std("std of the others", advantage.ddof, advantage.eps)
             return f"(R − mean of the others)/{below}"
@@ -110,6 +114,8 @@ def _advantage(advantage: Advantage) -> str:
             return "best − second best of the group for the best, else 0"
         case GdpoAdvantage():
             return "Σ_k w_k·GRPO of reward k, whitened"
+        case OptimalTokenBaselineAdvantage():
+            return "reward-to-go − Σ G·W/Σ W of the group at each token, W = Σ (1 − 2π + Σπ²)"
         case GaeAdvantage():
             return f"GAE(γ {advantage.gamma:g}, λ {advantage.lam:g})"
 

@@ -40,6 +40,15 @@ class MeanOnlyAdvantage(_Grouped):
     kind: Literal["mean_only"] = "mean_only"
 
 
+class GpgAdvantage(_Grouped):
+    """α·(r − group mean), α = responses over responses with a reward other than 0 (verl gpg).
+
+    α makes up for right-or-wrong groups only where wrong scores 0: with rewards ±1 it is 1.
+    """
+
+    kind: Literal["gpg"] = "gpg"
+
+
 class LeaveOneOutAdvantage(_Grouped):
     """r − mean of the others, over their std + eps where it is > 0 (NeMo RL's default)."""
 
@@ -120,6 +129,20 @@ class GdpoAdvantage(_Grouped):
     )
 
 
+class OptimalTokenBaselineAdvantage(_Grouped):
+    """Reward-to-go less a baseline of each token, Σ G·W/(Σ W + eps) (verl optimal_token_baseline).
+
+    W cumulates 1 − 2π + Σπ² along a response. The group is compared column by column
+    (``position``), or its t-th response tokens are (``token``; verl tir_optimal_token_baseline):
+    the two differ where tool output leaves holes in a mask. What the longest response has to
+    itself has baseline 0, so a group of equal rewards still learns there.
+    """
+
+    kind: Literal["optimal_token_baseline"] = "optimal_token_baseline"
+    align: Literal["position", "token"] = "position"
+    eps: NonNegative = 1e-8
+
+
 class GaeAdvantage(_Advantage):
     """Generalised advantage estimation, with VAPO's decoupled and length-adaptive λ.
 
@@ -139,6 +162,7 @@ class GaeAdvantage(_Advantage):
 Advantage = Annotated[
     GrpoAdvantage
     | MeanOnlyAdvantage
+    | GpgAdvantage
     | LeaveOneOutAdvantage
     | RlooAdvantage
     | BatchStdAdvantage
@@ -149,6 +173,7 @@ Advantage = Annotated[
     | RemaxAdvantage
     | PassAtKAdvantage
     | GdpoAdvantage
+    | OptimalTokenBaselineAdvantage
     | GaeAdvantage,
     Field(discriminator="kind"),
 ]

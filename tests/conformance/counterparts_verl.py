@@ -10,7 +10,7 @@ from agreement import COUNT_EPS, EXACT, FACTOR_IN_SINGLE, SINGLE
 from draws import Draw, Split
 from torch import Tensor
 
-from dapolab.objective import Advantages, advantages, policy_loss, row_scales
+from dapolab.objective import Advantages, TokenEnergy, advantages, policy_loss, row_scales
 from dapolab.scenario import (
     Advantage,
     Aggregation,
@@ -23,6 +23,7 @@ from dapolab.scenario import (
     GaeAdvantage,
     GdpoAdvantage,
     GmpoClip,
+    GpgAdvantage,
     GpgClip,
     GrpoAdvantage,
     GspoClip,
@@ -30,6 +31,7 @@ from dapolab.scenario import (
     MeanOnlyAdvantage,
     Objective,
     OpoAdvantage,
+    OptimalTokenBaselineAdvantage,
     PassAtKAdvantage,
     PpoClip,
     ReinforcePpAdvantage,
@@ -215,26 +217,29 @@ ESTIMATORS: dict[str, Estimator] = {
         ReinforcePpAdvantage(gamma=0.9), COUNT_EPS, settings=_algorithm(gamma=0.9)
     ),
     "remax": Estimator(RemaxAdvantage()),
-    "gpg": Estimator(MeanOnlyAdvantage(singletons="raw"), SINGLE),  # α is a float32 quotient
+    "gpg": Estimator(GpgAdvantage(singletons="raw"), FACTOR_IN_SINGLE),  # α is a float32 quotient
     "gae": Estimator(
         GaeAdvantage(gamma=0.95, lam=0.9), COUNT_EPS, settings=(("gamma", 0.95), ("lam", 0.9))
     ),
+    "optimal_token_baseline": Estimator(OptimalTokenBaselineAdvantage(singletons="raw")),
+    "tir_optimal_token_baseline": Estimator(
+        OptimalTokenBaselineAdvantage(align="token", singletons="raw")
+    ),
 }
-LEFT_OUT = {
-    "optimal_token_baseline": "needs Σπ² over the vocabulary, which no batch here carries",
-    "tir_optimal_token_baseline": "the same baseline for several turns",
-}
-"""Registered estimators without a counterpart, and why."""
 
 
-def judged_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) -> Tensor:
+def judged_advantage(
+    name: str, data: Draw, *, penalty: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
     """Let verl's estimator make advantages of the batch's rewards; (N, T), 0 outside the mask.
 
-    ``penalty`` (N, T) is added to the rewards token by token.
+    ``penalty`` (N, T) is added to the rewards token by token; ``weights`` are those of the sampler,
+    for the token baselines.
     """
     estimator, base = ESTIMATORS[name], name.split("/")[0]
     per_token = torch.zeros_like(data.mask)
-    last = (data.mask.sum(dim=-1) - 1).long()  # −1 for an empty response: the padded end, as verl
+    place = torch.arange(1, data.mask.shape[-1] + 1)
+    last = (data.mask * place).amax(dim=-1).long() - 1  # −1, the padded end, where empty: as verl
     per_token[torch.arange(len(last)), last] = data.rewards
     if penalty is not None:
         per_token = per_token + penalty
@@ -245,17 +250,20 @@ def judged_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) ->
         given["reward_baselines"] = greedy(data)
     if base == "gae":
         given["values"] = data.values
+    if base.endswith("token_baseline"):
+        given |= {"old_log_probs": data.old, "sum_pi_squared": data.sum_pi_squared}
+        given["rollout_is_weights"] = weights
     if base not in ("gae", "remax", "reinforce_plus_plus"):
         given["index"] = np.array([f"prompt-{i}" for i in data.group.tolist()], dtype=object)
     value, _ = verl.ADVANTAGES[base](
         token_level_rewards=per_token, response_mask=data.mask, **given
     )
-    if base == "gpg":  # α = responses / non-zero rewards, a factor that dapolab leaves to the user
-        value = value / (len(data.rewards) / max(1, int((data.rewards != 0).sum())))
     return value * data.mask
 
 
-def our_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) -> Advantages:
+def our_advantage(
+    name: str, data: Draw, *, penalty: Tensor | None = None, weights: Tensor | None = None
+) -> Advantages:
     """Let dapolab make advantages of the same rewards."""
     config = ESTIMATORS[name].config
     rewards = data.rewards
@@ -269,6 +277,9 @@ def our_advantage(name: str, data: Draw, *, penalty: Tensor | None = None) -> Ad
         greedy=greedy(data),
         values=data.values,
         token_penalty=penalty,
+        energy=TokenEnergy(
+            old_logp=data.old, sum_pi_squared=data.sum_pi_squared, sampler_weight=weights
+        ),
     )
 
 

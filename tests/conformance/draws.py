@@ -31,6 +31,7 @@ class Draw:
     group: Tensor
     rewards: Tensor
     advantages: Tensor
+    sum_pi_squared: Tensor
 
     def batch(self, logp: Tensor, advantages: Tensor | None = None) -> Batch:
         """Return dapolab's view, differentiable in ``logp``."""
@@ -88,7 +89,14 @@ def draw(
         group=torch.tensor(groups),
         rewards=torch.randint(0, 2, (n,), generator=rng).double() + 0.25 * normal(n).round(),
         advantages=normal(n),
+        sum_pi_squared=_sum_of_squares(old, junk=7.0 * outside),
     )
+
+
+def _sum_of_squares(logp: Tensor, *, junk: Tensor) -> Tensor:
+    """Return Σπ² where the rest of the probability is shared by five other tokens alike."""
+    p = (-logp.abs()).exp()
+    return p.square() + (1.0 - p).square() / 5.0 + junk
 
 
 # ---------------------------------------------------------------------------- structures

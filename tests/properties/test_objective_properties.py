@@ -16,6 +16,7 @@ from dapolab.objective import (
     Batch,
     Status,
     Structure,
+    TokenEnergy,
     advantages,
     gradient_weights,
     policy_loss,
@@ -26,6 +27,7 @@ from dapolab.scenario import (
     BatchStdAdvantage,
     GaeAdvantage,
     GdpoAdvantage,
+    GpgAdvantage,
     GrpoAdvantage,
     Kl,
     KlCov,
@@ -34,6 +36,7 @@ from dapolab.scenario import (
     MeanOnlyAdvantage,
     Objective,
     OpoAdvantage,
+    OptimalTokenBaselineAdvantage,
     PassAtKAdvantage,
     ReinforcePpAdvantage,
     ReinforcePpBaselineAdvantage,
@@ -67,6 +70,9 @@ BY_GROUP = [
     ReinforcePpAdvantage(),
     RemaxAdvantage(),
     GaeAdvantage(gamma=0.95, length_alpha=0.5, critic_lam=1.0),
+    GpgAdvantage(singletons="raw"),
+    OptimalTokenBaselineAdvantage(singletons="raw"),
+    OptimalTokenBaselineAdvantage(align="token", eps=0.0),
 ]
 
 seeds = st.integers(0, 2**31 - 1)
@@ -364,11 +370,17 @@ def inputs_of(seed: int, config, *, replicas: tuple[int, ...] = ()) -> dict[str,
         "token_penalty": -torch.rand((*shape, width), generator=generator, dtype=F),
         "greedy": torch.randn(shape, generator=generator, dtype=F),
         "values": torch.randn((*shape, width), generator=generator, dtype=F),
+        "old_logp": -torch.rand((*shape, width), generator=generator, dtype=F),
+        "sum_pi_squared": torch.rand((*shape, width), generator=generator, dtype=F),
     }
 
 
 def estimate(inputs: dict[str, torch.Tensor], config) -> torch.Tensor:
     given_inputs = dict(inputs)
+    energy = TokenEnergy(
+        old_logp=given_inputs.pop("old_logp"), sum_pi_squared=given_inputs.pop("sum_pi_squared")
+    )
+    given_inputs["energy"] = energy
     return advantages(given_inputs.pop("rewards"), config, **given_inputs).value
 
 
@@ -404,7 +416,7 @@ def test_excluded_members_and_masked_tokens_are_never_read(seed, config) -> None
     dirty = dict(inputs)
     rewards = inputs["rewards"]
     dirty["rewards"] = rewards.masked_fill(gone.unsqueeze(-1) if rewards.dim() > 1 else gone, nan)
-    for name in ("token_penalty", "values"):
+    for name in ("token_penalty", "values", "old_logp", "sum_pi_squared"):
         dirty[name] = inputs[name].masked_fill(outside, nan)
     assert torch.equal(estimate(dirty, config), estimate(inputs, config))
 
