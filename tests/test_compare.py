@@ -327,7 +327,7 @@ def test_a_budget_that_nothing_survives_is_said_as_such() -> None:
 def test_forecast_of_a_run_that_the_data_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Field case B42: 10 steps planned, 3 done, the LR schedule at 30 %."""
     stream = ListedStream([[2, 3]] * 960, ([1] * 12 + [0] * 84) * 10, epochs=1)
-    monkeypatch.setattr("dapolab.sim.run._prompt_stream", lambda *_, **__: stream)
+    monkeypatch.setattr("dapolab.sim.outset.prompt_stream", lambda *_, **__: stream)
     settings = build(
         {
             "workload": {"kind": "independent", "prompts": {"count": 960, "epochs": 1}},

@@ -69,7 +69,7 @@ class Play:
         record_steps: int = 9,
     ) -> SimRun:
         stream = ListedStream(lengths, n_correct, epochs)
-        self._patch.setattr("dapolab.sim.run._prompt_stream", lambda *_, **__: stream)
+        self._patch.setattr("dapolab.sim.outset.prompt_stream", lambda *_, **__: stream)
         return simulate(settings, seed=0, record_steps=record_steps)
 
 

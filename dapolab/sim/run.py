@@ -5,60 +5,21 @@ Pure: no files, no globals, nothing printed. One replication is one independent 
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
-import numpy as np
-import pandas as pd
 import simpy
 
 from dapolab.collectors import new_collector
-from dapolab.rng import seed_sequence
-from dapolab.scenario import ConfigError, Hardware, Scenario
+from dapolab.scenario import ConfigError, Scenario
 from dapolab.sim.account import Ledger, StepRecord
 from dapolab.sim.collect import Collecting, Collection, Process
-from dapolab.sim.cursor import PromptCursor
-from dapolab.sim.hardware import resolve
 from dapolab.sim.learner import LearnerTime, learner_time
-from dapolab.sim.replica import Engine
-from dapolab.sim.score import ScoredStream, Scores
-from dapolab.workload.model import Groups, PromptStream, joined
+from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
+from dapolab.workload.model import Groups, joined
 
-COMPLETED = "completed"
-DATA_EXHAUSTED = "data exhausted"
+__all__ = ["SimRun", "gpus_held", "simulate"]
+
 # Policies that judge every candidate and stop at the B-th kept one, as theory A7 assumes.
 _ESTIMATES_Q = ("filter_no_refill", "exact_refill", "replenish")
-
-
-@dataclass(frozen=True)
-class SimRun:
-    """One replication of one policy.
-
-    Attributes
-    ----------
-    steps : one row a step; columns are ``step, start_s, ended_by`` (the policy's stop reason, a
-        budget among them) and metrics.STEP_METRICS; absent is NaN.
-    groups : one row a group (metrics.GROUP_COLUMNS without policy and replication), those of a last
-        step that an error or the end of the data left unlearned included; such a step has no row in
-        ``steps``.
-    waves : one row a barrier wave, likewise; empty without a barrier.
-    responses : one row a response of the recorded steps (for Gantt and trace).
-    ended : "completed", "data exhausted" or "failed: …"; the tables hold what came before.
-    n_prompts_used : positions of the prompt stream consumed, dropped tails included.
-    unlearned_s : seconds of that last, unlearned step; 0 where there is none.
-    """
-
-    steps: pd.DataFrame
-    groups: pd.DataFrame
-    waves: pd.DataFrame
-    responses: pd.DataFrame
-    ended: str
-    n_prompts_used: int
-    unlearned_s: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        """Whether the policy itself ended the run with an error."""
-        return self.ended.startswith("failed")
 
 
 def simulate(
@@ -90,12 +51,6 @@ def simulate(
     return run.result()
 
 
-def gpus_held(scenario: Scenario) -> int:
-    """Return the GPUs held for the whole run: the rollout's, and the learner's where it has own."""
-    hardware = scenario.hardware
-    return hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0)
-
-
 class _Run:
     """State of one simulated run: engine, prompt stream and cursor, books."""
 
@@ -103,23 +58,10 @@ class _Run:
         _check_budget(scenario)
         self.scenario = scenario
         self.env = simpy.Environment()
-        hardware = _with_semaphore(scenario)
-        self.engine = Engine(hardware, resolve(hardware))
-        scores = Scores(scenario.rollout)
-        prompts = _prompt_stream(scenario, seed=seed, replication=replication)
-        drift = getattr(scenario.workload, "drift", None)
-        self.stream = ScoredStream(
-            prompts,
-            scores,
-            drifts=drift is not None and bool(drift.logit_per_step or drift.log_tokens_per_step),
-        )
-        self.cursor = PromptCursor(
-            n_available=prompts.n_available,
-            count=prompts.n_prompts,
-            drop_last=scenario.workload.prompts.drop_last,
-        )
+        outset = set_out(scenario, seed=seed, replication=replication)
+        self.engine, self.stream, self.cursor = outset.engine, outset.stream, outset.cursor
         self.ledger = Ledger(
-            scores=scores,
+            scores=outset.scores,
             n_wanted=scenario.rollout.groups_per_step,
             n_gpus=gpus_held(scenario),
             estimates_q=scenario.collector.kind in _ESTIMATES_Q,
@@ -206,16 +148,6 @@ class _Run:
         )
 
 
-def _prompt_stream(scenario: Scenario, *, seed: int, replication: int) -> PromptStream:
-    draws = int(seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)[0])
-    return PromptStream(
-        scenario.workload,
-        group_size=scenario.rollout.group_size,
-        cap_tokens=scenario.rollout.cap_tokens,
-        seed=draws >> 1,
-    )
-
-
 def _check_budget(scenario: Scenario) -> None:
     seconds, overhead_s = scenario.collector.budget.seconds, scenario.hardware.call_overhead_s
     if seconds is not None and seconds <= overhead_s:
@@ -223,19 +155,3 @@ def _check_budget(scenario: Scenario) -> None:
             f"collector.budget.seconds {seconds:g} is spent by hardware.call_overhead_s "
             f"{overhead_s:g} before anything is generated; raise the budget"
         )
-
-
-def _with_semaphore(scenario: Scenario) -> Hardware:
-    """Return the hardware with the policy's own limit on groups in flight, shared by replicas."""
-    hardware = scenario.hardware
-    n_groups = getattr(scenario.collector, "concurrent_groups", None)
-    if n_groups is None:
-        return hardware
-    share, rest = divmod(n_groups, hardware.replicas)
-    if rest or not share:
-        raise ConfigError(
-            f"collector.concurrent_groups {n_groups} must be a multiple of hardware.replicas "
-            f"{hardware.replicas}: each replica admits an equal share"
-        )
-    limit = min(share, hardware.max_groups_in_flight or share)
-    return hardware.model_copy(update={"max_groups_in_flight": limit})

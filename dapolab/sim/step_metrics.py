@@ -98,16 +98,26 @@ def step_columns(
     n_gpus : GPUs held during a step.
     estimates_q : report the unbiased estimate of theory A7.
     """
-    columns = _groups(batch, n_wanted=n_wanted, estimates_q=estimates_q)
-    columns |= _tokens(batch)
-    columns |= _finished(batch, scores)
-    columns |= _bias(batch)
+    columns = group_columns(batch, scores=scores, n_wanted=n_wanted, estimates_q=estimates_q)
     columns |= _seconds(batch, busy, first_stretch_S=first_stretch_S, n_gpus=n_gpus)
     if are_waves:
         columns |= _waves(busy, first_stretch_S=first_stretch_S)
     columns["engine/preemptions"] = batch.n_preemptions_S.astype(np.float64)
     columns["engine/peak_kv_tokens"] = batch.peak_kv_tokens_S.astype(np.float64)
     return columns
+
+
+def group_columns(
+    batch: StepBatch, *, scores: Scores, n_wanted: int, estimates_q: bool
+) -> dict[str, Float]:
+    """Return the metrics that need no clock: what was collected, trained, thrown away, how biased.
+
+    Parameters as in ``step_columns``.
+    """
+    columns = _groups(batch, n_wanted=n_wanted, estimates_q=estimates_q)
+    columns |= _tokens(batch)
+    columns |= _finished(batch, scores)
+    return columns | _bias(batch)
 
 
 def _over(numerator_S: Float, denominator_S: Float) -> Float:

@@ -197,7 +197,7 @@ class Races:
         chance = {"any": rng.random(len(u)), "short": u, "long": 1 - u}[valid]
         tokens = np.ceil(-np.log1p(-u) * MEAN_TOKENS).astype(np.int64)
         stream = ListedStream(np.stack([tokens, tokens], axis=1), (chance < q).astype(int))
-        self._patch.setattr("dapolab.sim.run._prompt_stream", lambda *_, **__: stream)
+        self._patch.setattr("dapolab.sim.outset.prompt_stream", lambda *_, **__: stream)
         return run(scenario(collector, groups=groups, steps=steps, a_s=1 / MEAN_TOKENS))
 
 

@@ -1,0 +1,119 @@
+"""What every run starts from and what it ends in, whatever its schedule."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from dapolab.rng import seed_sequence
+from dapolab.scenario import ConfigError, Hardware, Scenario
+from dapolab.sim.cursor import PromptCursor
+from dapolab.sim.hardware import resolve
+from dapolab.sim.replica import Engine
+from dapolab.sim.score import ScoredStream, Scores
+from dapolab.workload.model import PromptStream
+
+COMPLETED = "completed"
+DATA_EXHAUSTED = "data exhausted"
+
+
+@dataclass(frozen=True)
+class SimRun:
+    """One replication of one policy.
+
+    Attributes
+    ----------
+    steps : one row a step; columns are ``step, start_s, ended_by`` (the policy's stop reason, a
+        budget among them) and metrics.STEP_METRICS; absent is NaN.
+    groups : one row a group (metrics.GROUP_COLUMNS without policy and replication), those of a last
+        step that an error or the end of the data left unlearned included; such a step has no row in
+        ``steps``.
+    waves : one row a barrier wave, likewise; empty without a barrier.
+    responses : one row a response of the recorded steps (for Gantt and trace).
+    ended : "completed", "data exhausted" or "failed: …"; the tables hold what came before.
+    n_prompts_used : positions of the prompt stream consumed, dropped tails included.
+    unlearned_s : seconds of that last, unlearned step; 0 where there is none.
+    """
+
+    steps: pd.DataFrame
+    groups: pd.DataFrame
+    waves: pd.DataFrame
+    responses: pd.DataFrame
+    ended: str
+    n_prompts_used: int
+    unlearned_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the policy itself ended the run with an error."""
+        return self.ended.startswith("failed")
+
+
+@dataclass(frozen=True)
+class Outset:
+    """Engine, prompts with their scores, and the walk through them, before the first submission."""
+
+    engine: Engine
+    scores: Scores
+    stream: ScoredStream
+    cursor: PromptCursor
+
+
+def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
+    """Return the parts of a run; (seed, replication) name its draws.
+
+    Raises
+    ------
+    ConfigError
+        Semaphore and replicas that do not go together, a workload that cannot be drawn.
+    """
+    hardware = _with_semaphore(scenario)
+    scores = Scores(scenario.rollout)
+    prompts = prompt_stream(scenario, seed=seed, replication=replication)
+    drift = getattr(scenario.workload, "drift", None)
+    return Outset(
+        engine=Engine(hardware, resolve(hardware)),
+        scores=scores,
+        stream=ScoredStream(
+            prompts,
+            scores,
+            drifts=drift is not None and bool(drift.logit_per_step or drift.log_tokens_per_step),
+        ),
+        cursor=PromptCursor(
+            n_available=prompts.n_available,
+            count=prompts.n_prompts,
+            drop_last=scenario.workload.prompts.drop_last,
+        ),
+    )
+
+
+def gpus_held(scenario: Scenario) -> int:
+    """Return the GPUs held for the whole run: the rollout's, and the learner's where it has own."""
+    hardware = scenario.hardware
+    return hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0)
+
+
+def prompt_stream(scenario: Scenario, *, seed: int, replication: int) -> PromptStream:
+    draws = int(seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)[0])
+    return PromptStream(
+        scenario.workload,
+        group_size=scenario.rollout.group_size,
+        cap_tokens=scenario.rollout.cap_tokens,
+        seed=draws >> 1,
+    )
+
+
+def _with_semaphore(scenario: Scenario) -> Hardware:
+    """Return the hardware with the policy's own limit on groups in flight, shared by replicas."""
+    hardware = scenario.hardware
+    n_groups = getattr(scenario.collector, "concurrent_groups", None)
+    if n_groups is None:
+        return hardware
+    share, rest = divmod(n_groups, hardware.replicas)
+    if rest or not share:
+        raise ConfigError(
+            f"collector.concurrent_groups {n_groups} must be a multiple of hardware.replicas "
+            f"{hardware.replicas}: each replica admits an equal share"
+        )
+    limit = min(share, hardware.max_groups_in_flight or share)
+    return hardware.model_copy(update={"max_groups_in_flight": limit})
