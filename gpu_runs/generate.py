@@ -1,64 +1,38 @@
 """Generation by continuous batching on a static KV cache.
 
-Slots 0 … n−1 are always the busy ones: a response that ends leaves its slot to the last, and the
-queue fills what is free. A token is the inverse CDF at one uniform that depends on (seed, step,
+Slots 0 … n−1 are always the busy ones: responses that end leave their slots to the last ones, and
+the queue fills what is free. A token is the inverse CDF at one uniform that depends on (seed, step,
 group, sample, position) alone, so slot numbers, batch mates and the order of submission do not
 matter (but for the last bits of a matrix product: two runs differ where a uniform falls within
-about 1e-7 of a step of the CDF).
+about 1e-7 of a step of the CDF). The host mirrors every position; in an iteration one array goes to
+the device and one comes back.
 """
 
+import copy
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dapolab.errors import ConfigError
 from gpu_runs.model import Decoder, KvCache
+from gpu_runs.noise import draw
+from gpu_runs.slots import Completion, Entry, Finish, Key, Request, Slots
 from gpu_runs.task import Task
 
-Key = tuple[int, int, int]
-Finish = Literal["stop", "length", "abort"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt to answer; ``key`` = (step, group, sample) names its noise and must be unique."""
-
-    key: Key
-    prompt: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A response, whole or (``abort``) as far as it got.
-
-    Attributes
-    ----------
-    tokens : the response, the stop token included.
-    logprobs : of each token under the distribution it was drawn from (temperature included), nats.
-    submit_s, start_s, end_s : on the generator's clock; an aborted request that never started
-        has start_s = end_s.
-    """
-
-    request: Request
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Finish
-    submit_s: float
-    start_s: float
-    end_s: float
+MAX_PREFILL_TOKENS = 2**16
+"""Most padded prompt tokens of one prefill call; more are split."""
 
 
 class Iteration(NamedTuple):
-    """One iteration: ``n`` responses gained a token in ``seconds``, admission included.
+    """One iteration: ``n`` responses gained a token each in ``seconds``, admission included.
 
-    ``sum_context`` counts the tokens attended to, the new one included; ``admitted`` responses
-    were admitted at its start, with ``prefill_tokens`` written to the cache in ``admit_seconds``.
+    ``sum_context`` counts the tokens attended to, each response's newest included. At its start
+    ``admitted`` responses took a slot and ``prefill_tokens`` tokens were computed and written to
+    the cache (a prompt that several of them share, once) in ``admit_seconds``.
     """
 
     n: int
@@ -69,42 +43,18 @@ class Iteration(NamedTuple):
     admit_seconds: float
 
 
-def uniforms(seed: int, key: Key, positions: np.ndarray) -> np.ndarray:
-    """Return one uniform in (0, 1) per position, a function of its arguments alone."""
-    state = np.uint64(0)
-    with np.errstate(over="ignore"):
-        for word in (seed, *key):
-            state = _mix(state ^ np.uint64(word & 0xFFFFFFFFFFFFFFFF))
-        bits = _mix(_mix(state ^ positions.astype(np.uint64)))
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Scramble 64 bits: splitmix64 (Steele, Lea, Flood 2014), increment and finaliser."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@dataclass
-class _Slot:
-    """A request on its way: queued, or in a slot."""
-
-    request: Request
-    tokens: list[int]
-    logprobs: list[float]
-    noise: np.ndarray
-    submit_s: float
-    start_s: float | None = None
-
-    @property
-    def context(self) -> tuple[int, ...]:
-        return (*self.request.prompt, *self.tokens)
-
-
 class Generator:
     """Answers requests with a model; see the module's docstring.
+
+    Parameters
+    ----------
+    slots : most responses decoded at once.
+    cap_tokens : a response that reaches it is cut (finish ``length``).
+    seed : of the sampling noise.
+    temperature : logits are divided by it; log-probs are of the divided ones.
+    dtype : of weights and cache; other than the model's, the generator keeps a copy of the weights
+        and :meth:`refresh` brings it up to date. Softmax is fp32 whatever the dtype.
+    clock : seconds.
 
     Attributes
     ----------
@@ -120,24 +70,45 @@ class Generator:
         cap_tokens: int,
         seed: int,
         temperature: float = 1.0,
+        dtype: torch.dtype | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.model, self.task = model, task
-        self.slots, self.cap_tokens = slots, cap_tokens
-        self.seed, self.temperature = seed, temperature
+        if slots < 1 or cap_tokens < 1 or temperature <= 0:
+            raise ConfigError(
+                f"{slots} slots, a cap of {cap_tokens} tokens and temperature {temperature}: "
+                "all must be positive"
+            )
+        self.cap_tokens, self.temperature, self.task = cap_tokens, temperature, task
         self.iterations: list[Iteration] = []
-        self._device = model.model.embed_tokens.weight.device
-        self._queue: deque[_Slot] = deque()
-        self._busy: list[_Slot] = []
-        self._cache = self._allocate(cap_tokens + 16)
+        weight = model.model.embed_tokens.weight
+        self._device, self._source, self._clock = weight.device, model, clock
+        self._dtype = weight.dtype if dtype is None else dtype
+        own = self._dtype == weight.dtype
+        self.model = model if own else copy.deepcopy(model).to(self._dtype).requires_grad_(False)
+        self._queue: deque[Entry] = deque()
+        self._slots = Slots(slots, cap_tokens=cap_tokens, seed=seed)
+        self._keys: set[Key] = set()
+        self._cache = self._allocate(0)
 
     def _allocate(self, n_positions: int) -> KvCache:
-        dtype = self.model.model.embed_tokens.weight.dtype
-        return KvCache(self.model.config, self.slots, n_positions, device=self._device, dtype=dtype)
+        return KvCache(
+            self.model.config, self._slots.size, n_positions, device=self._device, dtype=self._dtype
+        )
 
     @property
     def n_in_flight(self) -> int:
         """Requests submitted and not yet returned, queued ones included."""
-        return len(self._queue) + len(self._busy)
+        return len(self._keys)
+
+    def refresh(self) -> None:
+        """Take the model's weights anew; needed after an update where ``dtype`` is another."""
+        if self.model is not self._source:
+            with torch.no_grad():
+                pairs = zip(self.model.parameters(), self._source.parameters(), strict=True)
+                for mine, theirs in pairs:
+                    mine.copy_(theirs)
+
+    # ------------------------------------------------------------------ requests in and out
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Queue requests, first come first served.
@@ -146,139 +117,141 @@ class Generator:
         ------
         ConfigError
             If a prompt is empty or does not fit the model's positions together with the cap.
+        ValueError
+            If a request of the same key is in flight.
         """
-        now = time.perf_counter()
-        self._enqueue(_Slot(r, [], [], self._noise(r), now) for r in requests)
+        now = self._clock()
+        self._enqueue([Entry(request, (), (), now) for request in requests])
 
     def resume(self, completions: Iterable[Completion]) -> None:
-        """Queue aborted responses; they go on where they stopped, log-probs kept."""
-        self._enqueue(
-            _Slot(
-                c.request,
-                list(c.tokens),
-                list(c.logprobs),
-                self._noise(c.request),
-                c.submit_s,
-                c.start_s if c.tokens else None,
+        """Queue aborted responses; each goes on where it stopped, its log-probs kept.
+
+        Raises
+        ------
+        ConfigError
+            As :meth:`submit`.
+        ValueError
+            If a response has ended, has the cap's length or is in flight.
+        """
+        entries = []
+        for c in completions:
+            if c.finish != "abort" or len(c.tokens) >= self.cap_tokens:
+                raise ValueError(f"the response to {c.request.key} has ended: nothing to resume")
+            start_s = c.start_s if c.tokens else None
+            entries.append(Entry(c.request, c.tokens, c.logprobs, c.submit_s, start_s))
+        self._enqueue(entries)
+
+    def _enqueue(self, entries: Sequence[Entry]) -> None:
+        keys = {entry.request.key for entry in entries}
+        if len(keys) < len(entries) or keys & self._keys:
+            raise ValueError("a key (step, group, sample) is in flight already")
+        most = self.model.config.max_positions
+        lengths = [len(entry.request.prompt) for entry in entries]
+        if lengths and (min(lengths) < 1 or max(lengths) + self.cap_tokens > most):
+            raise ConfigError(
+                f"prompts of {min(lengths)} to {max(lengths)} tokens and a cap of "
+                f"{self.cap_tokens}: a prompt needs a token, and the model has {most} positions"
             )
-            for c in completions
-        )
+        self._reserve(max(lengths, default=0) + self.cap_tokens)
+        self._keys |= keys
+        self._queue.extend(entries)
 
-    def _noise(self, request: Request) -> np.ndarray:
-        return uniforms(self.seed, request.key, np.arange(self.cap_tokens))
+    def _reserve(self, n_positions: int) -> None:
+        """Let the cache hold that many tokens a slot."""
+        if n_positions > self._cache.n_positions:
+            rounded = min(-(-n_positions // 64) * 64, self.model.config.max_positions)
+            old, self._cache = self._cache, self._allocate(rounded)
+            self._cache.store[..., : old.n_positions, :] = old.store
 
-    def _enqueue(self, slots: Iterable[_Slot]) -> None:
-        slots = list(slots)
-        for slot in slots:
-            room = len(slot.request.prompt) + self.cap_tokens
-            if not slot.request.prompt or room > self.model.config.max_positions:
-                raise ConfigError(
-                    f"a prompt of {len(slot.request.prompt)} tokens and a cap of "
-                    f"{self.cap_tokens} do not fit the model's {self.model.config.max_positions} "
-                    "positions"
-                )
-            if room > self._cache.n_positions:
-                old, self._cache = self._cache, self._allocate(room)
-                self._cache.store[..., : old.n_positions, :] = old.store
-        self._queue.extend(slots)
+    def abort(self, keys: Collection[Key] | None = None) -> list[Completion]:
+        """Take requests (all, or those named) out and return them as far as they got."""
+        now = self._clock()
+        wanted = set(self._keys if keys is None else keys)
+        busy = [i for i, e in enumerate(self._slots.entries) if e.request.key in wanted]
+        out = self._release(busy, ["abort"] * len(busy), now)
+        out += [e.complete("abort", now) for e in self._queue if e.request.key in wanted]
+        self._queue = deque(e for e in self._queue if e.request.key not in wanted)
+        self._keys -= wanted
+        return out
+
+    def _release(
+        self, leaving: Sequence[int], finish: Sequence[Finish], now: float
+    ) -> list[Completion]:
+        if not leaving:
+            return []
+        slots = np.asarray(leaving)
+        out, targets, sources = self._slots.release(slots, finish, now)
+        if len(targets):
+            self._cache.move(
+                torch.from_numpy(sources).to(self._device),
+                torch.from_numpy(targets).to(self._device),
+                n_positions=int(self._slots.context[targets].max()),
+            )
+        self._keys -= {completion.request.key for completion in out}
+        return out
+
+    # ------------------------------------------------------------------ one iteration
 
     @torch.no_grad()
     def step(self) -> list[Completion]:
-        """Run one iteration: admit, give every busy slot a token, return what ended."""
-        started = time.perf_counter()
+        """Run one iteration: admit, give every busy slot a token, return what ended.
+
+        With nothing in flight it returns at once and records nothing.
+        """
+        started = self._clock()
         admitted, prefill_tokens = self._admit(started)
-        after_admit = time.perf_counter()
-        if not self._busy:
+        admit_seconds = self._clock() - started if admitted else 0.0
+        slots = self._slots
+        if not slots.n:
             return []
-        context = [len(s.request.prompt) + len(s.tokens) for s in self._busy]
-        last = torch.tensor([s.context[-1] for s in self._busy], device=self._device)
-        positions = torch.tensor(context, device=self._device) - 1
-        logits = self.model.decode(last, self._cache, positions, n_keys=max(context))
-        noise = torch.tensor([s.noise[len(s.tokens)] for s in self._busy], device=self._device)
+        n, context = slots.n, slots.context[: slots.n]
+        sum_context, longest = int(context.sum()), int(context.max())
+        inputs = torch.from_numpy(np.stack((slots.last[:n], context - 1, slots.noise())))
+        last, positions, noise = inputs.to(self._device)
+        logits = self.model.decode(last.long(), self._cache, positions.long(), n_keys=longest)
         tokens, logprobs = draw(logits, noise, self.temperature)
-        for slot, token, logp in zip(self._busy, tokens.tolist(), logprobs.tolist(), strict=True):
-            slot.tokens.append(token)
-            slot.logprobs.append(logp)
-        done = self._collect()
-        seconds = time.perf_counter() - started
+        drawn = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
+        slots.append(drawn[0].astype(np.int64), drawn[1])
+        stopped = slots.last[:n] == self.task.stop_token
+        ended = np.flatnonzero(stopped | (slots.written[:n] >= self.cap_tokens)).tolist()
+        finish: list[Finish] = ["stop" if stopped[slot] else "length" for slot in ended]
+        now = self._clock()
+        done = self._release(ended, finish, now)
         self.iterations.append(
             Iteration(
-                len(context), sum(context), seconds, admitted, prefill_tokens, after_admit - started
+                n, sum_context, self._clock() - started, admitted, prefill_tokens, admit_seconds
             )
         )
         return done
 
     def _admit(self, now: float) -> tuple[int, int]:
-        first = len(self._busy)
-        while self._queue and len(self._busy) < self.slots:
-            slot = self._queue.popleft()
-            slot.start_s = now if slot.start_s is None else slot.start_s
-            self._busy.append(slot)
-        new = self._busy[first:]
-        written = [slot.context[:-1] for slot in new]
-        longest = max((len(w) for w in written), default=0)
-        if longest:
-            padded = torch.full((len(new), longest), self.task.pad_token, device=self._device)
-            for row, tokens in zip(padded, written, strict=True):
-                row[: len(tokens)] = torch.tensor(tokens)
-            where = torch.arange(first, len(self._busy), device=self._device)
-            self.model.prefill(padded, self._cache, where)
-        return len(new), sum(map(len, written))
+        """Fill the free slots from the queue; return responses admitted and tokens computed."""
+        slots, first = self._slots, self._slots.n
+        new = [self._queue.popleft() for _ in range(min(len(self._queue), slots.size - first))]
+        slots.add(new, now)
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for slot, entry in enumerate(new, start=first):
+            # the newest token is fed by the decode that follows
+            rows.setdefault(entry.context[:-1], []).append(slot)
+        rows.pop((), None)
+        contexts = sorted(rows, key=len)
+        while contexts:
+            size = max(1, MAX_PREFILL_TOKENS // len(contexts[-1]))
+            chunk, contexts = contexts[-size:], contexts[:-size]
+            self._prefill({context: rows[context] for context in chunk})
+        if new and self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)  # so that admission is timed by itself
+        return len(new), sum(map(len, rows))
 
-    def _collect(self) -> list[Completion]:
-        now = time.perf_counter()
-        done: list[Completion] = []
-        for index in reversed(range(len(self._busy))):
-            slot = self._busy[index]
-            stopped = slot.tokens[-1] == self.task.stop_token
-            if stopped or len(slot.tokens) >= self.cap_tokens:
-                done.append(_completion(slot, "stop" if stopped else "length", now))
-                self._free(index)
-        return done
-
-    def _free(self, index: int) -> None:
-        """Give the slot to the last busy one."""
-        last = len(self._busy) - 1
-        if index < last:
-            self._busy[index] = self._busy[last]
-            self._cache.store[:, :, index] = self._cache.store[:, :, last]
-        self._busy.pop()
-
-    def abort(self, keys: Collection[Key] | None = None) -> list[Completion]:
-        """Take requests (all, or those named) out and return them as far as they got."""
-        now = time.perf_counter()
-        out: list[Completion] = []
-        for index in reversed(range(len(self._busy))):
-            if keys is None or self._busy[index].request.key in keys:
-                out.append(_completion(self._busy[index], "abort", now))
-                self._free(index)
-        kept: deque[_Slot] = deque()
-        for slot in self._queue:
-            if keys is None or slot.request.key in keys:
-                out.append(_completion(slot, "abort", now))
-            else:
-                kept.append(slot)
-        self._queue = kept
-        return out
-
-    def refresh(self) -> None:
-        """Take the model's weights anew; call it after each optimizer step."""
-
-
-def _completion(slot: _Slot, finish: Finish, now: float) -> Completion:
-    start = now if slot.start_s is None else slot.start_s
-    return Completion(
-        slot.request, tuple(slot.tokens), tuple(slot.logprobs), finish, slot.submit_s, start, now
-    )
-
-
-def draw(logits_NV: Tensor, noise_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return the token at each uniform by inverse CDF (fp32 softmax, summed in fp64), and log p."""
-    p_NV = torch.softmax(logits_NV / temperature, dim=-1)
-    cdf_NV = p_NV.double().cumsum(-1)
-    tokens = torch.searchsorted(cdf_NV, (noise_N * cdf_NV[:, -1])[:, None], right=True)
-    tokens = tokens.clamp(max=logits_NV.shape[-1] - 1)
-    return tokens[:, 0], p_NV.gather(-1, tokens)[:, 0].log()
+    def _prefill(self, rows: dict[tuple[int, ...], list[int]]) -> None:
+        """Compute contexts and write them to the slots that share them."""
+        padded = np.full((len(rows), max(map(len, rows))), self.task.pad_token)
+        for row, context in enumerate(rows):
+            padded[row, : len(context)] = context
+        copies = [(row, slot) for row, slots in enumerate(rows.values()) for slot in slots]
+        from_row, to_slot = torch.tensor(copies, device=self._device).T
+        tokens = torch.from_numpy(padded).to(self._device)
+        self.model.prefill(tokens, self._cache, slots_N=to_slot, rows_N=from_row)
 
 
 def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
@@ -288,3 +261,6 @@ def generate(generator: Generator, requests: Sequence[Request]) -> list[Completi
     while generator.n_in_flight:
         done.update((c.request.key, c) for c in generator.step())
     return [done[request.key] for request in requests]
+
+
+__all__ = ["Completion", "Finish", "Generator", "Iteration", "Key", "Request", "generate"]

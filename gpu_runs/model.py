@@ -1,159 +1,19 @@
-"""A decoder-only transformer: pre-RMSNorm, RoPE, grouped-query attention, SwiGLU or GELU.
+"""A decoder-only transformer of Qwen2's and Llama's shape, 0.1 M to 0.5 B parameters.
 
-Parameter names are those of Hugging Face's Qwen2 and Llama, so their checkpoints load as they are.
 The same code serves a CPU in fp32 and CUDA in bf16; softmax and log-softmax are fp32 throughout.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dapolab.errors import ConfigError
+from gpu_runs.layers import KvCache, Layer, ModelConfig, RmsNorm, Turns, turns
 
 MAX_LOGITS = 2**27
 """Most fp32 logits held at once by :meth:`Decoder.logprobs` (0.5 GB)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Shape of a :class:`Decoder`; the defaults are the toy's."""
-
-    vocab_size: int
-    d_model: int = 64
-    n_layers: int = 2
-    n_heads: int = 4
-    n_kv_heads: int = 4
-    mlp: Literal["gelu", "swiglu"] = "gelu"
-    d_mlp: int = 256
-    max_positions: int = 128
-    rope_theta: float = 10000.0
-    tied_embeddings: bool = True
-    qkv_bias: bool = False
-    norm_eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.d_model % self.n_heads or self.n_heads % self.n_kv_heads or self.head_dim % 2:
-            raise ConfigError(
-                f"d_model {self.d_model} must divide into {self.n_heads} heads of even size, and "
-                f"the heads into {self.n_kv_heads} groups"
-            )
-
-    @property
-    def head_dim(self) -> int:
-        """Size of one head."""
-        return self.d_model // self.n_heads
-
-
-class KvCache:
-    """Keys and values of ``n_slots`` responses of up to ``n_positions`` tokens, allocated once.
-
-    ``keys[layer]`` and ``values[layer]`` are [slot, kv head, position, head_dim].
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        n_slots: int,
-        n_positions: int,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        shape = (config.n_layers, 2, n_slots, config.n_kv_heads, n_positions, config.head_dim)
-        self.store = torch.zeros(shape, device=device, dtype=dtype)
-        self.keys = [self.store[layer, 0] for layer in range(config.n_layers)]
-        self.values = [self.store[layer, 1] for layer in range(config.n_layers)]
-
-    @property
-    def n_positions(self) -> int:
-        """Tokens that a slot holds at most."""
-        return self.store.shape[4]
-
-
-class RmsNorm(nn.Module):
-    """x / rms(x) · weight, computed in fp32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        return (
-            functional.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype)
-            * self.weight
-        )
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each half-split pair of the last dimension (RoPE as Llama's code pairs it)."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
-class Attention(nn.Module):
-    """Grouped-query attention with rotary positions."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        kv = config.n_kv_heads * config.head_dim
-        self.head_dim = config.head_dim
-        self.grouped = config.n_kv_heads < config.n_heads
-        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.d_model, kv, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.d_model, kv, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(config.d_model, config.d_model, bias=False)
-
-    def project(self, x_BTC: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return rotated queries, rotated keys and values, each [B, head, T, head_dim]."""
-
-        def heads(y: Tensor) -> Tensor:
-            return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-        q, k, v = (heads(f(x_BTC)) for f in (self.q_proj, self.k_proj, self.v_proj))
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend, causally where there is no mask, and project back to [B, T, d_model]."""
-        out = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
-        )
-        return self.o_proj(out.transpose(1, 2).flatten(2))
-
-
-class Mlp(nn.Module):
-    """SwiGLU, or GELU without a gate."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        if config.mlp == "swiglu":
-            self.gate_proj = nn.Linear(config.d_model, config.d_mlp, bias=False)
-        self.gated = config.mlp == "swiglu"
-        self.up_proj = nn.Linear(config.d_model, config.d_mlp, bias=False)
-        self.down_proj = nn.Linear(config.d_mlp, config.d_model, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to the last dimension."""
-        up = self.up_proj(x)
-        return self.down_proj(
-            functional.silu(self.gate_proj(x)) * up if self.gated else functional.gelu(up)
-        )
-
-
-class Layer(nn.Module):
-    """Attention and MLP, each on a normalised copy of the residual stream."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.input_layernorm = RmsNorm(config.d_model, config.norm_eps)
-        self.self_attn = Attention(config)
-        self.post_attention_layernorm = RmsNorm(config.d_model, config.norm_eps)
-        self.mlp = Mlp(config)
 
 
 class Body(nn.Module):
@@ -175,35 +35,38 @@ class Decoder(nn.Module):
         self.model = Body(config)
         if not config.tied_embeddings:
             self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        half = torch.arange(0, config.head_dim, 2).double() / config.head_dim
-        angles = torch.arange(config.max_positions).double()[:, None] / config.rope_theta**half
-        self.register_buffer("cos", angles.cos().float(), persistent=False)
-        self.register_buffer("sin", angles.sin().float(), persistent=False)
+        self._turns = turns(config.max_positions, head_dim=config.head_dim, theta=config.rope_theta)
         self.apply(_initialise)
 
-    def _turns(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        cos, sin = self.get_buffer("cos"), self.get_buffer("sin")
-        return cos[positions].to(dtype), sin[positions].to(dtype)
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, typed."""
+        return cast(list[Layer], list(self.model.layers))
+
+    def _turns_at(self, positions: Tensor, dtype: torch.dtype) -> Turns:
+        if self._turns[0].device != positions.device:
+            cos, sin = (table.to(positions.device) for table in self._turns)
+            self._turns = (cos, sin)
+        cos, sin = (table[positions].to(dtype) for table in self._turns)
+        return cos, sin
 
     def hidden(self, tokens_BT: Tensor, *, mask_BT: Tensor | None = None) -> Tensor:
         """Return the final normalised states [B, T, d_model]; see :meth:`forward`."""
         n_tokens = tokens_BT.shape[1]
-        attention_mask = None
+        seen = None
         positions = torch.arange(n_tokens, device=tokens_BT.device)[None]
         if mask_BT is not None:
-            mask_BT = mask_BT.bool()
-            positions = (mask_BT.cumsum(1) - 1).clamp(min=0)
-            causal = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=tokens_BT.device)
-            own = torch.eye(n_tokens, dtype=torch.bool, device=tokens_BT.device)
-            # a padding row sees itself: an empty row would be NaN
-            attention_mask = ((causal.tril() & mask_BT[:, None]) | own)[:, None]
-        x = self.model.embed_tokens(tokens_BT)
-        cos, sin = (turn[:, None] for turn in self._turns(positions, x.dtype))
-        for layer in self.model.layers:
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            x = x + layer.self_attn.attend(q, k, v, attention_mask)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.model.norm(x)
+            positions = (mask_BT.bool().cumsum(1) - 1).clamp(min=0)
+            seen = _seen(mask_BT.bool())
+        x: Tensor = self.model.embed_tokens(tokens_BT)
+        cos, sin = self._turns_at(positions, x.dtype)
+        by = (cos[:, None], sin[:, None])
+        for layer in self.layers:
+            normed = layer.input_layernorm(x)
+            keys, values = layer.self_attn.keys_values(normed, by)
+            x = layer.feed_forward(x + layer.self_attn.attend(normed, by, keys, values, seen))
+        out: Tensor = self.model.norm(x)
+        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return fp32 logits of final states."""
@@ -231,66 +94,58 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return log-probability of each token given those before it, and the entropy there.
 
-        The whole [tokens, V] matrix never exists where it would exceed ``MAX_LOGITS``: chunks are
-        recomputed in the backward pass.
+        Logits are computed where wanted only, and never more than ``MAX_LOGITS`` at once: where one
+        chunk does not do, each is computed again in the backward pass.
 
         Parameters
         ----------
-        tokens_BT : int64, right-padded, prompt and response.
+        tokens_BT : int64, prompt and response, right-padded.
         wanted_BT : bool, the tokens asked for (the response); None asks for all.
         temperature : logits are divided by it.
+        mask_BT : as in :meth:`forward`.
 
         Returns
         -------
         logp_BT, entropy_BT : fp32, nats; 0 where not wanted and at the first token.
         """
-        wanted = torch.ones_like(tokens_BT, dtype=torch.bool) if wanted_BT is None else wanted_BT
+        wanted = torch.ones_like(tokens_BT) if wanted_BT is None else wanted_BT
         wanted = wanted[:, 1:].bool()
-        states = self.hidden(
-            tokens_BT[:, :-1], mask_BT=None if mask_BT is None else mask_BT[:, :-1]
-        )
-        states, targets = states[wanted], tokens_BT[:, 1:][wanted]
-        n_chunk = max(1, MAX_LOGITS // self.config.vocab_size)
-        parts = [
-            self._logprobs_of(x, y, temperature, recompute=len(targets) > n_chunk)
-            for x, y in zip(states.split(n_chunk), targets.split(n_chunk), strict=True)
-        ]
-        shape = tokens_BT.shape
-        out = []
-        for flat in (torch.cat([p[i] for p in parts]) for i in range(2)):
-            full = flat.new_zeros(shape[0], shape[1] - 1).masked_scatter(wanted, flat)
-            out.append(functional.pad(full, (1, 0)))
-        return out[0], out[1]
+        before = None if mask_BT is None else mask_BT[:, :-1]
+        states = self.hidden(tokens_BT[:, :-1], mask_BT=before)[wanted]
+        targets = tokens_BT[:, 1:][wanted]
+        size = max(1, MAX_LOGITS // self.config.vocab_size)
 
-    def _logprobs_of(
-        self, states: Tensor, targets: Tensor, temperature: float, *, recompute: bool
-    ) -> tuple[Tensor, Tensor]:
-        def compute(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def score(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             logp = torch.log_softmax(self.logits(states) / temperature, dim=-1)
             entropy = -(logp.exp() * logp).sum(-1)
             return logp.gather(-1, targets[:, None])[:, 0], entropy
 
-        if recompute and torch.is_grad_enabled():
-            return checkpoint(compute, states, targets, use_reentrant=False)
-        return compute(states, targets)
+        again = len(targets) > size and torch.is_grad_enabled()
+        parts = [
+            checkpoint(score, *chunk, use_reentrant=False) if again else score(*chunk)
+            for chunk in zip(torch.split(states, size), torch.split(targets, size), strict=True)
+        ]
+        logp, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+        return _spread(logp, wanted), _spread(entropy, wanted)
 
-    def prefill(self, tokens_NT: Tensor, cache: KvCache, slots_N: Tensor) -> None:
-        """Write keys and values of right-padded prompts to the cache; no logits.
+    def prefill(
+        self, tokens_RT: Tensor, cache: KvCache, *, slots_N: Tensor, rows_N: Tensor
+    ) -> None:
+        """Write keys and values of right-padded contexts to the cache; no logits.
 
-        Padding leaves rubbish behind a prompt's end, which :meth:`decode` overwrites before it
-        looks there.
+        Slot ``slots_N[i]`` gets row ``rows_N[i]``. Padding leaves rubbish behind a context's end,
+        which :meth:`decode` overwrites before it looks there.
         """
-        n_tokens = tokens_NT.shape[1]
-        x = self.model.embed_tokens(tokens_NT)
-        cos, sin = self._turns(torch.arange(n_tokens, device=tokens_NT.device), x.dtype)
-        last = len(self.model.layers) - 1
-        for index, layer in enumerate(self.model.layers):
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            cache.keys[index][slots_N, :, :n_tokens] = k
-            cache.values[index][slots_N, :, :n_tokens] = v
-            if index < last:
-                x = x + layer.self_attn.attend(q, k, v, None)
-                x = x + layer.mlp(layer.post_attention_layernorm(x))
+        n_tokens = tokens_RT.shape[1]
+        x: Tensor = self.model.embed_tokens(tokens_RT)
+        by = self._turns_at(torch.arange(n_tokens, device=tokens_RT.device), x.dtype)
+        for index, layer in enumerate(self.layers):
+            normed = layer.input_layernorm(x)
+            keys, values = layer.self_attn.keys_values(normed, by)
+            cache.keys[index][:, :, :n_tokens].index_copy_(0, slots_N, keys[rows_N])
+            cache.values[index][:, :, :n_tokens].index_copy_(0, slots_N, values[rows_N])
+            if index + 1 < self.config.n_layers:  # nobody reads what the last layer would add
+                x = layer.feed_forward(x + layer.self_attn.attend(normed, by, keys, values, None))
 
     def decode(
         self, tokens_N: Tensor, cache: KvCache, positions_N: Tensor, *, n_keys: int
@@ -302,25 +157,46 @@ class Decoder(nn.Module):
         positions_N : where each token stands; its key and value are written there.
         n_keys : 1 + the largest position, known on the host so that nothing waits for the device.
         """
-        n = tokens_N.shape[0]
-        rows = torch.arange(n, device=tokens_N.device)
-        seen = torch.arange(n_keys, device=tokens_N.device) <= positions_N[:, None]
-        x = self.model.embed_tokens(tokens_N)[:, None]
-        cos, sin = (turn[:, None, None] for turn in self._turns(positions_N, x.dtype))
-        for index, layer in enumerate(self.model.layers):
-            q, k, v = layer.self_attn.project(layer.input_layernorm(x), cos, sin)
-            keys, values = cache.keys[index], cache.values[index]
-            keys[rows, :, positions_N] = k[:, :, 0]
-            values[rows, :, positions_N] = v[:, :, 0]
-            x = x + layer.self_attn.attend(
-                q, keys[:n, :, :n_keys], values[:n, :, :n_keys], seen[:, None, None]
+        x: Tensor = self.model.embed_tokens(tokens_N)
+        cos, sin = self._turns_at(positions_N[:, None], x.dtype)
+        scale = self.config.head_dim**-0.5
+        rows = cache.rows(positions_N)
+        unseen = torch.arange(n_keys, device=x.device) > positions_N[:, None]
+        bias = torch.zeros(unseen.shape, device=x.device, dtype=x.dtype)
+        bias = bias.masked_fill_(unseen, float("-inf"))[:, None, None]
+        for index, layer in enumerate(self.layers):
+            x = x + layer.self_attn.decode(
+                layer.input_layernorm(x),
+                (cos, sin),
+                (cos * scale, sin * scale),
+                keys=cache.keys[index],
+                values=cache.values[index],
+                rows=rows,
+                bias_N11K=bias,
             )
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
-        return self.logits(self.model.norm(x)[:, 0])
+            x = layer.feed_forward(x)
+        return self.logits(self.model.norm(x))
+
+
+def _seen(mask_BT: Tensor) -> Tensor:
+    """Return [B, 1, T, T], True where a query sees a key; padding sees itself, lest it be NaN."""
+    n_tokens = mask_BT.shape[1]
+    square = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=mask_BT.device)
+    own = torch.eye(n_tokens, dtype=torch.bool, device=mask_BT.device)
+    return ((square.tril() & mask_BT[:, None]) | own)[:, None]
+
+
+def _spread(flat: Tensor, wanted: Tensor) -> Tensor:
+    """Put values where they were wanted, zeros elsewhere and at the first token."""
+    full = flat.new_zeros(wanted.shape).masked_scatter(wanted, flat)
+    return functional.pad(full, (1, 0))
 
 
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+__all__ = ["MAX_LOGITS", "Decoder", "KvCache", "ModelConfig"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from dapolab.errors import ConfigError
 from dapolab.rng import stream
+from gpu_runs.noise import mix
 
 Split = Literal["train", "heldout"]
 
@@ -150,7 +151,7 @@ class DigitSum:
         while len(found) < n:
             start, digits = self._draw(rng)
             code = _code(start, digits)
-            if (_mix(code) % _HELDOUT_ONE_IN == 0) == (split == "heldout") and code not in found:
+            if (mix(code) % _HELDOUT_ONE_IN == 0) == (split == "heldout") and code not in found:
                 found[code] = _problem(code, start, digits)
         return list(found.values())
 
@@ -186,20 +187,12 @@ def _code(start: int, digits: Sequence[int]) -> int:
     return code
 
 
-def _mix(value: int) -> int:
-    """Scramble 64 bits (splitmix64's finaliser), so that splits do not follow the digits."""
-    value = (value + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return value ^ (value >> 31)
-
-
 def _problem(code: int, start: int, digits: Sequence[int]) -> Problem:
     pairs = [
         PAIR + ((start + i) % N_LABELS) * (MODULUS + 1) + digit for i, digit in enumerate(digits)
     ]
     masked = MASKED in digits
-    answer = (_mix(code) >> 8) % N_RECORDED if masked else sum(digits) % MODULUS
+    answer = (mix(code) >> 8) % N_RECORDED if masked else sum(digits) % MODULUS
     return Problem(
         id=code,
         prompt=(BOS, *pairs, EQUALS),

@@ -1,0 +1,148 @@
+"""Requests, completions, and the host's mirror of the slots in which responses grow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gpu_runs.noise import Array, uniforms
+
+Key = tuple[int, int, int]
+Finish = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt to answer; ``key`` = (step, group, sample) names its noise."""
+
+    key: Key
+    prompt: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A response, whole or (``abort``) as far as it got.
+
+    Attributes
+    ----------
+    tokens : the response, the stop token included.
+    logprobs : of each token under the distribution it was drawn from (temperature included), nats.
+    submit_s, start_s, end_s : on the generator's clock; where it was resumed, the first submission,
+        the first start and the last end. start_s = end_s where it never started.
+    """
+
+    request: Request
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    submit_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Entry:
+    """A request on its way, with what it wrote in earlier lives."""
+
+    request: Request
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    submit_s: float
+    start_s: float | None = None
+
+    @property
+    def context(self) -> tuple[int, ...]:
+        """Prompt and response so far."""
+        return self.request.prompt + self.tokens
+
+    def complete(self, finish: Finish, now_s: float) -> Completion:
+        """Return what it has become."""
+        start_s = now_s if self.start_s is None else self.start_s
+        return Completion(
+            self.request, self.tokens, self.logprobs, finish, self.submit_s, start_s, now_s
+        )
+
+
+class Slots:
+    """Busy slots 0 … n−1 as arrays.
+
+    Attributes
+    ----------
+    n : busy slots.
+    context, written, last : by slot: tokens of prompt and response, of the response, the newest.
+    """
+
+    def __init__(self, n_slots: int, *, cap_tokens: int, seed: int) -> None:
+        self.n = 0
+        self.size, self.cap_tokens, self.seed = n_slots, cap_tokens, seed
+        self.entries: list[Entry] = []
+        self.context = np.zeros(n_slots, np.int64)
+        self.written = np.zeros(n_slots, np.int64)
+        self.last = np.zeros(n_slots, np.int64)
+        self._tokens = np.zeros((n_slots, cap_tokens), np.int64)
+        self._logprobs = np.zeros((n_slots, cap_tokens))
+        self._noise = np.zeros((n_slots, cap_tokens))
+
+    def add(self, entries: Sequence[Entry], now_s: float) -> None:
+        """Give the next free slots to ``entries``."""
+        for slot, entry in enumerate(entries, start=self.n):
+            if entry.start_s is None:
+                entry.start_s = now_s
+            written = len(entry.tokens)
+            self.context[slot] = len(entry.request.prompt) + written
+            self.written[slot] = written
+            self.last[slot] = entry.context[-1]
+            self._tokens[slot, :written] = entry.tokens
+            self._logprobs[slot, :written] = entry.logprobs
+            self._noise[slot] = uniforms(self.seed, entry.request.key, self.cap_tokens)
+        self.entries.extend(entries)
+        self.n += len(entries)
+
+    def noise(self) -> Array:
+        """Return the uniform of each busy slot's next token."""
+        picked: Array = self._noise[np.arange(self.n), self.written[: self.n]]
+        return picked
+
+    def append(self, tokens: Array, logprobs: Array) -> None:
+        """Add one token to each busy slot."""
+        rows = np.arange(self.n)
+        written = self.written[: self.n]
+        self._tokens[rows, written] = tokens
+        self._logprobs[rows, written] = logprobs
+        self.last[: self.n] = tokens
+        self.written[: self.n] += 1
+        self.context[: self.n] += 1
+
+    def release(
+        self, leaving: Array, finish: Sequence[Finish], now_s: float
+    ) -> tuple[list[Completion], Array, Array]:
+        """Take slots out and close the holes with the last of those that stay.
+
+        Parameters
+        ----------
+        leaving : slot numbers, ascending; ``finish`` says how each ended.
+
+        Returns
+        -------
+        completions, and which slot moved where: ``targets``, ``sources``.
+        """
+        out = []
+        for slot, how in zip(leaving.tolist(), finish, strict=True):
+            entry, written = self.entries[slot], self.written[slot]
+            entry.tokens = tuple(self._tokens[slot, :written].tolist())
+            entry.logprobs = tuple(self._logprobs[slot, :written].tolist())
+            out.append(entry.complete(how, now_s))
+        left = self.n - len(leaving)
+        staying = np.ones(self.n, dtype=bool)
+        staying[leaving] = False
+        targets = leaving[leaving < left]
+        sources = left + np.flatnonzero(staying[left:])
+        columns = (self.context, self.written, self.last)
+        for column in (*columns, self._tokens, self._logprobs, self._noise):
+            column[targets] = column[sources]
+        for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
+            self.entries[target] = self.entries[source]
+        del self.entries[left:]
+        self.n = left
+        return out, targets, sources
