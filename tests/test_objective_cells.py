@@ -93,7 +93,7 @@ def test_gradient_weights_of_every_cell_equal_autograd(clip) -> None:
 @pytest.mark.parametrize("action", ["truncate", "band", "mask", "reject"])
 @pytest.mark.parametrize("in_denominator", [True, False])
 def test_gradient_weights_under_sampler_corrections(level, action, in_denominator) -> None:
-    for normalise in (False, True):
+    for normalise in ("none", "kept", "tokens", "responses"):
         rule = SamplerCorrection(
             level=level,
             action=action,

@@ -76,7 +76,7 @@ def test_levels_and_actions(settings, right) -> None:
 def test_a_sequence_mask_beside_token_weights() -> None:
     """seq-mask-tis (OpenRLHF, NeMo RL): token weights, responses out by geometric mean."""
     config = SamplerCorrection(
-        level="token", upper=2.0, rejection=Rejection(level="geometric", lower=0.9, upper=1.2)
+        level="token", upper=2.0, rejection=(Rejection(level="geometric", lower=0.9, upper=1.2),)
     )
     right = per_token(lambda x: min(x, 2.0))
     right[0] = [0.0] * 3
@@ -86,11 +86,74 @@ def test_a_sequence_mask_beside_token_weights() -> None:
 
 def test_normalised_weights_have_mean_one_over_what_is_kept() -> None:
     for action in ("truncate", "band"):
-        config = SamplerCorrection(level="token", action=action, upper=2.0, normalise=True)
+        config = SamplerCorrection(level="token", action=action, upper=2.0, normalise="kept")
         old, sampler = log_probs()
         found = correct(old, sampler_logp=sampler, mask=MASK, config=config)
         kept = MASK * found.keep
         assert ((found.weight * MASK).sum() / kept.sum()).item() == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("over", "mean"),
+    [
+        ("tokens", (0.5 + 1 + 1 + 1.2 + 1.5) / 8),  # 3, 4 and 0.25 are out and count as 0
+        ("kept", (0.5 + 1 + 1 + 1.2 + 1.5) / 5),
+        ("responses", (0.5 / 2 + 3.2 / 3 + 1.5 / 3) / 3),
+    ],
+)
+def test_which_mean_becomes_one(over: str, mean: float) -> None:
+    config = SamplerCorrection(level="token", action="band", lower=0.4, upper=2.0, normalise=over)
+    right = per_token(lambda x: x / mean if 0.4 <= x <= 2 else 0.0)
+    for got_row, right_row in zip(weights_of(config), right, strict=True):
+        assert got_row == pytest.approx(right_row, rel=1e-12)
+
+
+def test_pooled_weights_are_the_geometric_mean_of_the_truncated_ones() -> None:
+    config = SamplerCorrection(level="token", upper=2.0, pooling="geometric")
+    cut = [[min(x, 2.0) for x in row if x is not None] for row in RATIOS]
+    right = per_row([math.prod(row) ** (1 / len(row)) for row in cut])
+    for got_row, right_row in zip(weights_of(config), right, strict=True):
+        assert got_row == pytest.approx(right_row, rel=1e-9)  # 1e-10 is added to each weight
+
+
+def _estimates(kind: str) -> list[list[float]]:
+    def one(x: float) -> float:
+        return 0.5 * math.log(x) ** 2 if kind == "k2" else x - 1 - math.log(x)
+
+    return [[one(x) for x in row if x is not None] for row in RATIOS]
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+@pytest.mark.parametrize(
+    ("level", "statistic"),
+    [("token", max), ("sequence", sum), ("geometric", lambda row: sum(row) / len(row))],
+)
+def test_rejection_by_an_estimate_of_the_divergence(kind: str, level: str, statistic) -> None:
+    """Bounds between the responses' statistics: the ones above go whole."""
+    values = [statistic(row) for row in _estimates(kind)]
+    for bound in (min(values) * 1.01, sorted(values)[1] * 1.01):
+        rule = Rejection(estimator=kind, level=level, upper=bound)
+        right = per_row([float(v <= bound) for v in values])
+        assert weights_of(SamplerCorrection(rejection=(rule,))) == right
+        twin = Rejection(estimator=kind, level=level, upper=bound / 1.05)
+        assert weights_of(SamplerCorrection(rejection=(twin,))) != right
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3"])
+def test_rejection_of_single_tokens(kind: str) -> None:
+    bound = 0.3
+    rule = Rejection(estimator=kind, level="token", scope="token", upper=bound)
+    right = [[float(v <= bound) for v in row] + [0.0] * (3 - len(row)) for row in _estimates(kind)]
+    assert weights_of(SamplerCorrection(rejection=(rule,))) == right
+
+
+def test_every_rule_of_several_must_let_it_stay() -> None:
+    rules = (
+        Rejection(level="geometric", upper=1.2),
+        Rejection(level="token", scope="token", lower=0.4, upper=2.0),
+    )
+    right = [[0, 0, 0], [1, 1, 1], [0, 0, 1]]
+    assert weights_of(SamplerCorrection(rejection=rules)) == right
 
 
 def batch_of(*, logp: torch.Tensor | None = None) -> Batch:
@@ -143,7 +206,7 @@ def test_bypass_rejects_by_current_over_sampler() -> None:
     _, sampler = log_probs()
     moved = torch.tensor([[0.1], [0.5], [0.1]], dtype=F)
     whole = batch_of(logp=sampler + moved)
-    rule = SamplerCorrection(bypass=True, rejection=Rejection(level="geometric", upper=1.3))
+    rule = SamplerCorrection(bypass=True, rejection=(Rejection(level="geometric", upper=1.3),))
     batch = Batch(**{**whole.__dict__, "old_logp": None})
     got = policy_loss(batch, Objective(clip=NoClip(), sampler=rule)).value.item()
     right = (-1.0 * math.exp(0.1) * 2 - 2.0 * math.exp(0.1) * 3) / 8
@@ -169,7 +232,7 @@ def test_it_replaces_the_ratio() -> None:
 def test_rejected_responses_in_or_out_of_the_denominator(config, counted: bool) -> None:
     batch = batch_of()
     rule = SamplerCorrection(
-        rejection=Rejection(level="geometric", upper=1.2), rejected_in_denominator=counted
+        rejection=(Rejection(level="geometric", upper=1.2),), rejected_in_denominator=counted
     )
     got = policy_loss(batch, Objective(clip=NoClip(), aggregation=config, sampler=rule))
     A, r = [1.0, -0.5, 2.0], math.exp(0.05)

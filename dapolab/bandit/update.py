@@ -108,7 +108,7 @@ def _scales(rollout: Rollout, mode: Mode, rows: Tensor | None) -> Tensor | None:
     are in the denominators. Absent where every slot is filled by construction.
     """
     aggregation = mode.objective.aggregation
-    if mode.training.filter == "none" or mode.objective.sampler.rejection is not None:
+    if mode.training.filter == "none" or mode.objective.sampler.rejection:
         return None
     counts_all = getattr(aggregation, "empty_rows", "") == "in" and aggregation.kind in _COUNT_ROWS
     counts_all |= getattr(aggregation, "empty_groups", "") == "in"

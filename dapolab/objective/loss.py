@@ -200,7 +200,7 @@ def _old(batch: Batch, config: Objective) -> Tensor | None:
 def _correction(batch: Batch, config: Objective) -> Correction | None:
     """Return the sampler's weights; without gradient."""
     rule = config.sampler
-    if rule.level == "none" and rule.rejection is None and rule.applies == "multiplies":
+    if rule.level == "none" and not rule.rejection and rule.applies == "multiplies":
         return None
     sampler = batch.need("sampler_logp", what_for="the sampler correction")
     of_current = rule.bypass or rule.applies == "replaces"

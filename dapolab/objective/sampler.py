@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dapolab.objective.masking import inverse, keep_valid, token_mean
-from dapolab.scenario import SamplerCorrection
+from dapolab.objective.masking import inverse, keep_valid, row_mean, token_mean
+from dapolab.scenario import Rejection, SamplerCorrection
+
+# Keeps the logarithm of a weight of 0 finite (verl core_algos.py:1993-1998).
+_POOLING_FLOOR = 1e-10
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,17 @@ def correct(
         weight = raw
     else:
         weight = torch.ones_like(raw)
-    keep = keep & _not_rejected(log_ratio, mask=mask, config=config)
     weight = torch.where(keep, weight, 0.0)
-    if config.normalise:
-        mean = token_mean(weight.expand(log_ratio.shape), mask=mask * keep)
-        weight = weight * inverse(mean)[..., None, None]
+    if config.normalise in ("tokens", "responses"):
+        weight = weight * inverse(_mean_weight(weight, mask=mask, over=config.normalise))
+    if config.pooling == "geometric":
+        log_weight = keep_valid((weight + _POOLING_FLOOR).log().expand(mask.shape), mask=mask)
+        weight = row_mean(log_weight, mask=mask).exp()
+    # verl weighs before it rejects: what goes still counts in its mean, not in that of the kept.
+    stays = _not_rejected(log_ratio, mask=mask, config=config)
+    weight, keep = torch.where(stays, weight, 0.0), keep & stays
+    if config.normalise == "kept":
+        weight = weight * inverse(_mean_weight(weight, mask=mask * keep, over="tokens"))
     return Correction(log_ratio, weight, keep, outside)
 
 
@@ -75,11 +84,38 @@ def _ratio(log_ratio: Tensor, *, mask: Tensor, level: str, bound: float | None) 
     return (log_ratio if bound is None else log_ratio.clamp(-bound, bound)).exp()
 
 
+def _mean_weight(weight: Tensor, *, mask: Tensor, over: str) -> Tensor:
+    """Return the mean that the weights are divided by (verl rollout_corr_helper.py:628-651)."""
+    weight = weight.expand(mask.shape)
+    if over == "responses":
+        weight = row_mean(weight, mask=mask)
+        mask = (mask != 0).any(dim=-1, keepdim=True).to(mask.dtype)
+    return token_mean(weight, mask=mask)[..., None, None]
+
+
+# ---------------------------------------------------------------------------- rejection
+
+
 def _not_rejected(log_ratio: Tensor, *, mask: Tensor, config: SamplerCorrection) -> Tensor:
-    rule = config.rejection
-    if rule is None:
-        return torch.ones_like(log_ratio[..., :1], dtype=torch.bool)
-    ratio = _ratio(log_ratio, mask=mask, level=rule.level, bound=config.log_ratio_clamp)
-    outside = (ratio < rule.lower) | (ratio > rule.upper)
-    counted = mask != 0 if rule.level == "token" else (mask != 0).any(dim=-1, keepdim=True)
-    return ~(outside & counted).any(dim=-1, keepdim=True)
+    """Return what every rule lets through; (..., N, 1), or (..., N, T) where one is of tokens."""
+    keep = torch.ones_like(log_ratio[..., :1], dtype=torch.bool)
+    for rule in config.rejection:
+        outside = _beyond(log_ratio, mask=mask, rule=rule, bound=config.log_ratio_clamp)
+        counted = mask != 0 if rule.level == "token" else (mask != 0).any(dim=-1, keepdim=True)
+        outside = outside & counted
+        keep = keep & ~(outside if rule.scope == "token" else outside.any(dim=-1, keepdim=True))
+    return keep
+
+
+def _beyond(log_ratio: Tensor, *, mask: Tensor, rule: Rejection, bound: float | None) -> Tensor:
+    """Say where the statistic is out of bounds (verl rollout_corr_helper.py:197-413)."""
+    if rule.estimator == "k1":
+        ratio = _ratio(log_ratio, mask=mask, level=rule.level, bound=bound)
+        return (ratio < rule.lower) | (ratio > rule.upper)
+    d = log_ratio if bound is None else log_ratio.clamp(-bound, bound)
+    estimate = 0.5 * d.square() if rule.estimator == "k2" else torch.expm1(d) - d
+    if rule.level == "sequence":
+        estimate = (estimate * mask).sum(dim=-1, keepdim=True)
+    elif rule.level == "geometric":
+        estimate = row_mean(estimate, mask=mask)
+    return estimate > rule.upper

@@ -85,7 +85,7 @@ def settings(recipe: Recipe) -> dict[str, str]:
     Settings that are absent, and those of a sampler correction that is off, are left out.
     """
     table = recipe.objective.model_dump(mode="json")
-    if recipe.objective.sampler.level == "none" and recipe.objective.sampler.rejection is None:
+    if recipe.objective.sampler.level == "none" and not recipe.objective.sampler.rejection:
         table["sampler"] = {"bypass": recipe.objective.sampler.bypass}
     flat = dict(_flat(table, ""))
     if recipe.collector is None:
@@ -124,6 +124,9 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and all(isinstance(part, Mapping) for part in value):
+            for number, part in enumerate(value, start=1):
+                yield from _flat(part, f"{prefix}{key}.{number}.")
         elif key != "kind" and value is not None:
             yield f"{prefix}{key}", _word(value)
 

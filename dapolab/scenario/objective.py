@@ -15,15 +15,32 @@ from dapolab.scenario.config import Config, Count, NonNegative, Positive
 
 
 class Rejection(Config):
-    """Responses that leave the loss because sampler and old policy differ too much.
+    """Responses or tokens that leave the loss because sampler and old policy differ too much.
 
-    The statistic is the ratio old/sampler: of any token (``token``), the product over the response
-    (``sequence``) or its geometric mean (``geometric``); outside [lower, upper] the response goes.
+    With d = log(old/sampler) of a token the estimator is k1 = d, k2 = d²/2 or k3 = e^d − 1 − d,
+    and its level that of any token (``token``), the sum over the response (``sequence``) or the
+    mean (``geometric``). For k1 ``lower`` and ``upper`` bound the ratio e^k1, for the others
+    ``upper`` bounds the estimate. Outside, the response goes; with scope ``token`` that token alone
+    (verl token_k1, token_k2, token_k3; response scope at this level is its seq_max).
     """
 
+    estimator: Literal["k1", "k2", "k3"] = "k1"
     level: Literal["token", "sequence", "geometric"] = "geometric"
+    scope: Literal["response", "token"] = "response"
     lower: NonNegative = 0.0
     upper: Positive = 2.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.lower > self.upper:
+            raise ValueError(f"lower {self.lower} exceeds upper {self.upper}: nothing is left")
+        if self.estimator != "k1" and self.lower > 0:
+            raise ValueError(f"{self.estimator} is no ratio: it has an upper bound alone")
+        if self.scope == "token" and self.level != "token":
+            raise ValueError(
+                f'scope "token" needs level "token": a {self.level} statistic is one a response'
+            )
+        return self
 
 
 class SamplerCorrection(Config):
@@ -33,7 +50,8 @@ class SamplerCorrection(Config):
     mean, without gradient. ``truncate``: min(w, upper) (TIS; a lower bound raises what is below);
     ``band``: w inside [lower, upper], 0 outside (IcePop; TRL's mask modes with lower absent);
     ``mask``: 1 inside, 0 outside; ``reject``: as ``mask``, for the whole response as soon as one of
-    its weights is outside. An absent bound is open.
+    its weights is outside. An absent bound is open. A response or token stays only if every one of
+    the ``rejection`` rules lets it.
     """
 
     level: Literal["none", "token", "sequence", "geometric"] = "none"
@@ -43,15 +61,25 @@ class SamplerCorrection(Config):
     log_ratio_clamp: Positive | None = Field(
         None, description="bound on the |log w| before exp (verl: 20)"
     )
-    normalise: bool = Field(False, description="divide by the mean weight of the update's tokens")
+    normalise: Literal["none", "kept", "tokens", "responses"] = Field(
+        "none",
+        description="divide by the mean weight of the update: of the tokens that are kept, of all "
+        "tokens with what a band set to 0 (verl token), or of responses (verl sequence)",
+    )
+    pooling: Literal["none", "geometric"] = Field(
+        "none",
+        description="one weight a response, the geometric mean of its tokens' weights + 1e-10 "
+        "(verl geo_mean)",
+    )
     bypass: bool = Field(
         False, description="the sampler stands in for old: the clip acts on current/sampler"
     )
-    applies: Literal["multiplies", "replaces"] = Field(
+    applies: Literal["multiplies", "replaces", "enters"] = Field(
         "multiplies",
-        description="w times the surrogate, or −A·w·log π with w of current/sampler in its place",
+        description="w times the surrogate, or −A·w·log π with w of current/sampler in its place, "
+        "or w enters the sequence weight that VESPO gates (TRL)",
     )
-    rejection: Rejection | None = None
+    rejection: tuple[Rejection, ...] = ()
     rejected_in_denominator: bool = Field(
         True, description="rejected tokens still count in the denominators (verl V1: yes)"
     )
@@ -79,6 +107,11 @@ class Kl(Config):
     value_clamp: Positive | None = Field(None, description="bound on |k3| (verl: 10)")
     ratio_weight: Literal["none", "detached", "attached"] = Field(
         "none", description="times π/π_old without (NeMo RL) or with gradient (TRL bias correction)"
+    )
+    ratio_level: Literal["token", "sequence"] = Field(
+        "token",
+        description="that ratio is the token's, or exp of the response's mean log ratio (TRL with "
+        "importance_sampling_level sequence)",
     )
 
 
@@ -158,6 +191,12 @@ class Objective(Config):
             raise ValueError(
                 f'sampler.applies = "replaces" leaves no ratio for clip "{self.clip.kind}"; set '
                 'clip.kind = "none" or applies = "multiplies"'
+            )
+        enters = self.sampler.applies == "enters"
+        if enters and (self.clip.kind != "vespo" or self.sampler.level == "none"):
+            raise ValueError(
+                'sampler.applies = "enters" is for clip "vespo" with sampler.level token, sequence '
+                'or geometric; set applies = "multiplies"'
             )
         weighs = self.sampler.level != "none" and self.sampler.action in ("truncate", "band")
         if self.sampler.bypass and weighs and not replaced:

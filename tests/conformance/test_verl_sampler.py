@@ -8,7 +8,7 @@ import counterparts_verl as pairs
 import judges_verl as verl
 import pytest
 import torch
-from agreement import COUNT_EPS, EXACT, disagreement, sum_disagreement
+from agreement import COUNT_EPS, EXACT, IN_EXPONENT, disagreement, sum_disagreement
 from draws import LOCAL, RANKS, WHOLE, Draw, Split, draw
 
 from dapolab.objective import Correction, correct, policy_loss
@@ -32,33 +32,37 @@ WEIGHTS: dict[str, tuple[dict[str, Any], SamplerCorrection]] = {
 }
 """verl's TIS (a number) and IcePop (a pair)."""
 
-NORMALISED_LEFT_OUT = {
-    "token band": "verl's mean counts the tokens that the band set to 0",
-    "sequence truncate": "verl's mean is one of sequences, dapolab's one of tokens",
-    "sequence band": "both",
-}
-"""``rollout_is_batch_normalize`` is judged with token-level truncation alone."""
+NORMALISED = {"token": "tokens", "sequence": "responses"}
+"""verl's mean at either level: a band's zeros count in it."""
 
-REJECTIONS = {
-    "token_k1": SamplerCorrection(level="token", action="mask", lower=1 / 1.3, upper=1 / 0.8),
-    "seq_sum_k1": SamplerCorrection(
-        rejection=Rejection(level="sequence", lower=1 / 1.3, upper=1 / 0.8)
-    ),
-    "seq_mean_k1": SamplerCorrection(
-        rejection=Rejection(level="geometric", lower=1 / 1.05, upper=1 / 0.95)
+_LEVELS: dict[str, dict[str, Any]] = {
+    "token": {"level": "token", "scope": "token"},
+    "seq_sum": {"level": "sequence"},
+    "seq_mean": {"level": "geometric"},
+    "seq_max": {"level": "token"},
+}
+_UPPER = {"token": 0.03, "seq_sum": 0.1, "seq_mean": 0.02, "seq_max": 0.05}
+"""Bounds of k2 and k3 that some responses of a draw meet and some do not."""
+# verl bounds the ratio sampler/old, dapolab old/sampler: the bounds turn over.
+REJECTIONS: dict[str, tuple[str, Rejection]] = {
+    "token_k1": ("0.8_1.3", Rejection(**_LEVELS["token"], lower=1 / 1.3, upper=1 / 0.8)),
+    "seq_sum_k1": ("0.8_1.3", Rejection(**_LEVELS["seq_sum"], lower=1 / 1.3, upper=1 / 0.8)),
+    "seq_mean_k1": ("0.95_1.05", Rejection(**_LEVELS["seq_mean"], lower=1 / 1.05, upper=1 / 0.95)),
+} | {
+    f"{level}_{kind}": (str(bound), Rejection(estimator=kind, upper=bound, **_LEVELS[level]))
+    for level, bound in _UPPER.items()
+    for kind in ("k2", "k3")
+}  # fmt: skip
+"""Each of verl's rules: its threshold and dapolab's counterpart."""
+_PAIR = ("token_k1", "seq_mean_k3")
+CRITERIA: dict[str, tuple[str, tuple[Rejection, ...]]] = {
+    **{name: (threshold, (rule,)) for name, (threshold, rule) in REJECTIONS.items()},
+    ",".join(_PAIR): (
+        ",".join(REJECTIONS[name][0] for name in _PAIR),
+        tuple(REJECTIONS[name][1] for name in _PAIR),
     ),
 }
-"""verl bounds the ratio sampler/old, dapolab old/sampler: the bounds turn over."""
-THRESHOLDS = {"token_k1": "0.8_1.3", "seq_sum_k1": "0.8_1.3", "seq_mean_k1": "0.95_1.05"}
-_OTHER = "a bound on an estimator of a divergence; dapolab bounds ratios"
-REJECTIONS_LEFT_OUT = dict.fromkeys(
-    [
-        *(f"{level}_{kind}" for level in ("token", "seq_sum", "seq_mean") for kind in ("k2", "k3")),
-        "seq_max_k2",
-        "seq_max_k3",
-    ],
-    _OTHER,
-)
+"""The same one by one, and two at once: a token stays if both let it."""
 
 
 def corrected(data: Draw, config: SamplerCorrection) -> Correction:
@@ -79,8 +83,10 @@ def test_weights(name: str, setting: Note) -> None:
     setting(f"verl:weights {name}", "local")
 
 
-def test_normalised_weights(setting: Note) -> None:
-    settings, config = WEIGHTS["token truncate"]
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_normalised_weights(name: str, setting: Note) -> None:
+    settings, config = WEIGHTS[name]
+    over = NORMALISED[name.split()[0]]
     for seed in range(20):
         data = draw(seed)
         judge, _, _ = verl.rollout_correction(
@@ -90,14 +96,31 @@ def test_normalised_weights(setting: Note) -> None:
             rollout_is_batch_normalize=True,
             **settings,
         )
-        normal = corrected(data, config.model_copy(update={"normalise": True}))
+        normal = corrected(data, config.model_copy(update={"normalise": over}))
         assert judge is not None
-        assert disagreement(normal.weight * data.mask, judge) <= COUNT_EPS
-    setting("verl:weights token truncate, normalised", "local")
+        assert disagreement(normal.weight * data.mask, judge) <= 2 * COUNT_EPS
+    setting(f"verl:weights {name}, normalised", "local")
 
 
-@pytest.mark.parametrize("name", REJECTIONS)
+@pytest.mark.parametrize("name", ["token band", "sequence truncate", "sequence band"])
+def test_another_mean_is_rejected(name: str) -> None:
+    settings, config = WEIGHTS[name]
+    errors = []
+    for seed in range(20):
+        data = draw(seed)
+        judge, _, _ = verl.rollout_correction(
+            old=data.old, sampler=data.sampler, mask=data.mask,
+            rollout_is_batch_normalize=True, **settings,
+        )  # fmt: skip
+        twin = corrected(data, config.model_copy(update={"normalise": "kept"}))
+        assert judge is not None
+        errors.append(disagreement(twin.weight * data.mask, judge))
+    assert max(errors) > 1e-3
+
+
+@pytest.mark.parametrize("name", CRITERIA)
 def test_rejection(name: str, setting: Note) -> None:
+    threshold, rules = CRITERIA[name]
     seen = set()
     for seed in range(20):
         data = draw(seed, extreme=seed % 2 == 1)
@@ -106,27 +129,35 @@ def test_rejection(name: str, setting: Note) -> None:
             sampler=data.sampler,
             mask=data.mask,
             rollout_rs=name,
-            rollout_rs_threshold=THRESHOLDS[name],
+            rollout_rs_threshold=threshold,
         )
-        ours = corrected(data, REJECTIONS[name]).keep.expand(data.mask.shape) * data.mask
-        assert bool((ours == kept).all())
-        seen |= {bool((kept == 0).all(dim=-1).any()), bool((kept != data.mask).any())}
-    assert True in seen  # something was rejected
+        keep = corrected(data, SamplerCorrection(rejection=rules, log_ratio_clamp=20)).keep
+        assert bool((keep.expand(data.mask.shape) * data.mask == kept).all())
+        seen |= {"some went"} if bool((kept != data.mask).any()) else set()
+        seen |= {"some stayed"} if bool((kept != 0).any()) else set()
+        whole = (kept == 0).all(dim=-1) | (kept == data.mask).all(dim=-1)
+        seen |= {"response by response" if bool(whole.all()) else "token by token"}
+    assert {"some went", "some stayed"} <= seen
+    assert ("token by token" in seen) == name.startswith("token")
     setting(f"verl:rejection {name}", "local")
 
 
-@pytest.mark.parametrize("name", ["token truncate", "sequence truncate", "seq_sum_k1"])
+@pytest.mark.parametrize("name", ["token truncate", "sequence truncate", *CRITERIA])
 def test_a_bound_that_is_set_wrong_is_rejected(name: str) -> None:
     errors = []
     for seed in range(20):
         data = draw(seed)
-        if name in REJECTIONS:
+        if name in CRITERIA:
+            threshold, rules = CRITERIA[name]
             _, judge, _ = verl.rollout_correction(
                 old=data.old, sampler=data.sampler, mask=data.mask,
-                rollout_rs=name, rollout_rs_threshold=THRESHOLDS[name],
+                rollout_rs=name, rollout_rs_threshold=threshold,
             )  # fmt: skip
-            rule = Rejection(level="sequence", lower=1 / 1.3 * 1.05, upper=1 / 0.8 * 1.05)
-            found = corrected(data, SamplerCorrection(rejection=rule)).keep
+            wrong = tuple(
+                rule.model_copy(update={"lower": rule.lower * 1.05, "upper": rule.upper * 1.05})
+                for rule in rules
+            )
+            found = corrected(data, SamplerCorrection(rejection=wrong)).keep
             ours = found.expand(data.mask.shape) * data.mask
         else:
             settings, config = WEIGHTS[name]
@@ -175,11 +206,13 @@ def slopes_agree(
 
 @pytest.mark.parametrize("split", [LOCAL, WHOLE, RANKS], ids=["local", "whole", "ranks"])
 @pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("loss", sorted(set(pairs.CLIPS) - {"geo_mean"}))
+@pytest.mark.parametrize("loss", sorted(pairs.CLIPS))
 def test_decoupled_losses(loss: str, name: str, split: Split, cell: Note) -> None:
     """The weight of old against sampler multiplies each token's loss."""
     settings, config = WEIGHTS[name]
-    for mode in verl.AGGREGATIONS if loss != "sapo" else ("token-mean",):
+    if loss == "geo_mean":  # its weight is one a response too
+        config = config.model_copy(update={"pooling": "geometric"})
+    for mode in ("token-mean",) if loss in pairs.OWN_AGGREGATION else verl.AGGREGATIONS:
         data = draw(17, extreme=True)
         weights, _, _ = verl.rollout_correction(
             old=data.old, sampler=data.sampler, mask=data.mask, **settings
@@ -191,6 +224,7 @@ def test_decoupled_losses(loss: str, name: str, split: Split, cell: Note) -> Non
         by_micro = loss in pairs.BY_MICRO_BATCH
         ours = pairs.our_loss(objective, data, A, split, logp=logp, by_micro=by_micro)
         allowed = COUNT_EPS if loss == "sapo" or mode == "seq-mean-token-mean" else 4 * EXACT
+        allowed = 2 * IN_EXPONENT if loss == "geo_mean" else allowed
         slopes_agree(ours, judge, logp, data, allowed=allowed)
         shown = pairs.OWN_AGGREGATION.get(loss, mode)
         cell(loss=f"verl:{loss} × {name}", aggregation=shown, advantage="given",
@@ -198,59 +232,45 @@ def test_decoupled_losses(loss: str, name: str, split: Split, cell: Note) -> Non
 
 
 _TOKEN, _SEQUENCE = WEIGHTS["token truncate"], WEIGHTS["sequence truncate"]
+_NEAR = CRITERIA["seq_mean_k1"]
+
+
+def _clipped(name: str) -> tuple[dict[str, Any], Objective]:
+    """PPO's clip on current/sampler, with verl's rejection of that name."""
+    threshold, rules = CRITERIA[name]
+    settings = {
+        "loss_type": "ppo_clip", "rollout_is": None, "rollout_rs": name,
+        "rollout_rs_threshold": threshold,
+    }  # fmt: skip
+    return settings, Objective(
+        clip=pairs.CLIPS["vanilla"], sampler=SamplerCorrection(bypass=True, rejection=rules)
+    )
+
+
+def _reinforced(
+    weights: tuple[dict[str, Any], SamplerCorrection], *, rejects: bool = False
+) -> tuple[dict[str, Any], Objective]:
+    """−A·w·log π, with seq_mean_k1 where it rejects."""
+    settings, config = weights
+    update: dict[str, Any] = {"applies": "replaces"}
+    if rejects:
+        settings = settings | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": _NEAR[0]}
+        update["rejection"] = _NEAR[1]
+    sampler = config.model_copy(update=update)
+    return {"loss_type": "reinforce", **settings}, Objective(clip=GpgClip(), sampler=sampler)
+
+
 BYPASS: dict[str, tuple[dict[str, Any], Objective]] = {
     "ppo_clip": (
         {"loss_type": "ppo_clip", "rollout_is": None},
         Objective(clip=pairs.CLIPS["vanilla"], sampler=SamplerCorrection(bypass=True)),
     ),
-    "ppo_clip, seq_mean_k1": (
-        {"loss_type": "ppo_clip", "rollout_is": None, "rollout_rs": "seq_mean_k1",
-         "rollout_rs_threshold": "0.8_1.25"},
-        Objective(
-            clip=pairs.CLIPS["vanilla"],
-            sampler=SamplerCorrection(
-                bypass=True, rejection=Rejection(level="geometric", lower=0.8, upper=1.25)
-            ),
-        ),
-    ),
-    "ppo_clip, seq_sum_k1": (
-        {"loss_type": "ppo_clip", "rollout_is": None, "rollout_rs": "seq_sum_k1",
-         "rollout_rs_threshold": "0.5_2.0"},
-        Objective(
-            clip=pairs.CLIPS["vanilla"],
-            sampler=SamplerCorrection(
-                bypass=True, rejection=Rejection(level="sequence", lower=0.5, upper=2.0)
-            ),
-        ),
-    ),
-    "reinforce": (
-        {"loss_type": "reinforce", "rollout_is": None},
-        Objective(clip=GpgClip()),
-    ),
-    "reinforce, token": (
-        {"loss_type": "reinforce", **_TOKEN[0]},
-        Objective(clip=GpgClip(), sampler=_TOKEN[1].model_copy(update={"applies": "replaces"})),
-    ),
-    "reinforce, sequence": (
-        {"loss_type": "reinforce", **_SEQUENCE[0]},
-        Objective(
-            clip=GpgClip(), sampler=_SEQUENCE[1].model_copy(update={"applies": "replaces"})
-        ),
-    ),
-    "reinforce, token, seq_mean_k1": (
-        {"loss_type": "reinforce", **_TOKEN[0], "rollout_rs": "seq_mean_k1",
-         "rollout_rs_threshold": "0.8_1.25"},
-        Objective(
-            clip=GpgClip(),
-            sampler=_TOKEN[1].model_copy(
-                update={
-                    "applies": "replaces",
-                    "rejection": Rejection(level="geometric", lower=0.8, upper=1.25),
-                }
-            ),
-        ),
-    ),
-}  # fmt: skip
+    **{f"ppo_clip, {name}": _clipped(name) for name in CRITERIA},
+    "reinforce": ({"loss_type": "reinforce", "rollout_is": None}, Objective(clip=GpgClip())),
+    "reinforce, token": _reinforced(_TOKEN),
+    "reinforce, sequence": _reinforced(_SEQUENCE),
+    "reinforce, token, seq_mean_k1": _reinforced(_TOKEN, rejects=True),
+}
 """``bypass_mode``: the sampler's log-probs stand in for old (they arrive as old_log_prob)."""
 
 
@@ -273,9 +293,10 @@ def test_bypass_mode(case: str, split: Split, cell: Note) -> None:
                 logp=logp,
                 policy_loss=policy,
             )
-            # Local counts are those of the rejected mask, global ones were taken before.
+            # The tokens of a response and local counts are those of the rejected mask; only the
+            # global count of tokens was taken before.
             sampler = objective.sampler.model_copy(
-                update={"rejected_in_denominator": split is not LOCAL}
+                update={"rejected_in_denominator": split is not LOCAL and mode == "token-mean"}
             )
             config = objective.model_copy(
                 update={
