@@ -33,8 +33,8 @@ class ModelConfig:
     n_layers: int = 2
     n_heads: int = 4
     n_kv_heads: int = 4
-    mlp: Literal["gelu", "swiglu"] = "gelu"
-    d_mlp: int = 256
+    mlp: Literal["gelu", "swiglu"] = "swiglu"
+    d_mlp: int = 176
     max_positions: int = 128
     rope_theta: float = 10000.0
     tied_embeddings: bool = True

@@ -149,19 +149,21 @@ class DigitSum:
         rng = stream(seed, "digit-sum", split)
         found: dict[int, Problem] = {}
         while len(found) < n:
-            start, digits = self._draw(rng)
-            code = _code(start, digits)
-            if (mix(code) % _HELDOUT_ONE_IN == 0) == (split == "heldout") and code not in found:
-                found[code] = _problem(code, start, digits)
+            problem = self.draw(split, rng=rng)
+            found.setdefault(problem.id, problem)
         return list(found.values())
 
-    def _draw(self, rng: np.random.Generator) -> tuple[int, list[int]]:
-        n_digits = int(rng.integers(self.n_min, self.n_max + 1))
-        digits = rng.integers(0, MODULUS, size=n_digits).tolist()
-        start = int(rng.integers(N_LABELS))
-        if rng.random() < self.masked_share:
-            digits[int(rng.integers(n_digits))] = MASKED
-        return start, digits
+    def draw(self, split: Split, *, rng: np.random.Generator) -> Problem:
+        """Return a random problem of a split."""
+        while True:
+            n_digits = int(rng.integers(self.n_min, self.n_max + 1))
+            digits = rng.integers(0, MODULUS, size=n_digits).tolist()
+            start = int(rng.integers(N_LABELS))
+            if rng.random() < self.masked_share:
+                digits[int(rng.integers(n_digits))] = MASKED
+            code = _code(start, digits)
+            if (mix(code) % _HELDOUT_ONE_IN == 0) == (split == "heldout"):
+                return _problem(code, start, digits)
 
     def is_right(self, problem: Problem, response: Sequence[int], *, finished: bool) -> bool:
         """Say whether a finished response ends in ``# sum $`` with the recorded sum."""
