@@ -36,10 +36,10 @@ LOG_METRICS: tuple[Metric, ...] = (
     Metric("time/advantage_seconds", "s", "advantages on the driver"),
     Metric("time/values_seconds", "s", "values of a critic"),
     Metric("time/critic_update_seconds", "s", "update of a critic"),
-    Metric("time/poll_seconds", "s", "grid of the trainer's polls, where the log's format tells"),
     Metric("time/request_mean_seconds", "s", "mean seconds of a response, last wave only"),
     Metric("time/request_max_seconds", "s", "slowest response, last wave only"),
     Metric("time/request_min_seconds", "s", "fastest response, last wave only"),
+    Metric("log/steps", "steps", "training steps that the row is the mean of"),
     # the update
     Metric("train/entropy", "nats", "entropy, aggregated as the log's framework does"),
     Metric("train/gradient_norm", "norm", "gradient norm before clipping"),
@@ -61,13 +61,15 @@ class StepTable:
     frame : one row a (run, step), sorted by run in file order, then step. ``run`` is text,
         ``step`` int64, every other column float64 with NaN where the log is silent. Columns are
         keys of ``BY_COLUMN`` or ``extra/KEY``.
-    format : the reader that was used.
+    format : how the log was written: console, jsonl, tensorboard, trainer_state, table.
+    framework : whose keys they were.
     sources : column to the log's own key.
     notes : what keys cover and do not, and what was repaired or left out; one line each.
     """
 
     frame: pd.DataFrame
     format: str = ""
+    framework: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -99,6 +101,7 @@ def finish(
     *,
     where: str,
     format: str = "",
+    framework: str = "",
     sources: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> StepTable:
@@ -133,6 +136,7 @@ def finish(
     return StepTable(
         frame=ordered.reset_index(drop=True),
         format=format,
+        framework=framework,
         sources=dict(sources or {}),
         notes=tuple(notes),
     )
