@@ -72,10 +72,10 @@ from dapolab.scenario.hardware import (
     FirstPrinciplesLaw,
     Hardware,
     Law,
-    Learner,
     PiecewiseLaw,
     PresetLaw,
 )
+from dapolab.scenario.learner import Learner, Packing
 from dapolab.scenario.load import build, check, dump, load, parse_overrides, read_toml
 from dapolab.scenario.objective import (
     Kl,
@@ -84,6 +84,17 @@ from dapolab.scenario.objective import (
     OverlongPenalty,
     Rejection,
     SamplerCorrection,
+)
+from dapolab.scenario.schedule import (
+    Admission,
+    AgeDrop,
+    Control,
+    FullyAsync,
+    OneStepOff,
+    Pacing,
+    Quota,
+    Schedule,
+    Synchronous,
 )
 from dapolab.scenario.workload import (
     BetaPassRate,
@@ -110,8 +121,10 @@ from dapolab.scenario.workload import (
 
 __all__ = [
     "COLLECTOR_KINDS",
+    "Admission",
     "Advantage",
     "AffineLaw",
+    "AgeDrop",
     "Aggregation",
     "BatchStdAdvantage",
     "BetaPassRate",
@@ -123,6 +136,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConstantLengths",
+    "Control",
     "DppoKlClip",
     "DppoTvClip",
     "Drift",
@@ -133,6 +147,7 @@ __all__ = [
     "FilterNoRefill",
     "FirstPrinciplesLaw",
     "FixedPassRate",
+    "FullyAsync",
     "GaeAdvantage",
     "GdpoAdvantage",
     "GenerationWindow",
@@ -162,11 +177,14 @@ __all__ = [
     "NoClip",
     "NoFilter",
     "Objective",
+    "OneStepOff",
     "OpoAdvantage",
     "OptimalTokenBaselineAdvantage",
     "OverProvision",
     "Overlong",
     "OverlongPenalty",
+    "Pacing",
+    "Packing",
     "ParetoLengths",
     "PassAtKAdvantage",
     "PassRate",
@@ -175,6 +193,7 @@ __all__ = [
     "PresetLaw",
     "PromptMean",
     "Prompts",
+    "Quota",
     "ReinforcePpAdvantage",
     "ReinforcePpBaselineAdvantage",
     "Rejection",
@@ -188,10 +207,12 @@ __all__ = [
     "SamplerCorrection",
     "SapoClip",
     "Scenario",
+    "Schedule",
     "SeqMeanTokenMean",
     "SeqMeanTokenSum",
     "SeqMeanTokenSumNorm",
     "Streaming",
+    "Synchronous",
     "TokenMean",
     "TokenMeanMicro",
     "TokenSum",

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from dapolab.scenario.collector import Collector, ExactRefill, Rollout
 from dapolab.scenario.config import Config, Count, NonNegative
-from dapolab.scenario.hardware import Hardware, Learner
+from dapolab.scenario.hardware import Hardware
+from dapolab.scenario.learner import Learner
 from dapolab.scenario.workload import JointWorkload, Workload
 
 

@@ -1,4 +1,4 @@
-"""Tables of the machines: decode laws, rollout replicas, the learner."""
+"""Tables of the machines: decode laws, rollout replicas."""
 
 import itertools
 from typing import Annotated, Literal, Self
@@ -107,21 +107,3 @@ class Hardware(Config):
     lockstep: bool = Field(False, description="one clock for all replicas (data + expert parallel)")
     call_overhead_s: NonNegative = Field(0.0, description="once before each barrier wave")
     poll_s: NonNegative = Field(0.0, description="an end is seen at the next multiple of this")
-
-
-class Learner(Config):
-    """What a step pays besides the rollout, colocated and synchronous."""
-
-    gpus: Count | None = Field(None, description="absent: the rollout's GPUs (colocated)")
-    old_logprob_s_per_token: NonNegative = 0.0
-    reference_s_per_token: NonNegative = 0.0
-    update_s_per_token: NonNegative = 0.0
-    update_fixed_s: NonNegative = Field(0.0, description="once an optimizer update")
-    updates_per_step: Count = 1
-    sync_s: NonNegative = Field(0.0, description="weights to the rollout engine, once a step")
-    reward_s_per_response: NonNegative = 0.0
-    fixed_s: NonNegative = Field(0.0, description="anything else, once a step")
-    validation_s: NonNegative = 0.0
-    validation_every: Count | None = None
-    checkpoint_s: NonNegative = 0.0
-    checkpoint_every: Count | None = None

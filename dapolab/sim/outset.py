@@ -51,12 +51,16 @@ class SimRun:
 
 @dataclass(frozen=True)
 class Outset:
-    """Engine, prompts with their scores, and the walk through them, before the first submission."""
+    """Engine, prompts with their scores, and the walk through them, before the first submission.
+
+    ``seed`` names the draws of this replication.
+    """
 
     engine: Engine
     scores: Scores
     stream: ScoredStream
     cursor: PromptCursor
+    seed: int
 
 
 def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
@@ -69,7 +73,9 @@ def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
     """
     hardware = _with_semaphore(scenario)
     scores = Scores(scenario.rollout)
-    prompts = prompt_stream(scenario, seed=seed, replication=replication)
+    state = seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)
+    draws = int(state[0]) >> 1
+    prompts = prompt_stream(scenario, seed=draws)
     drift = getattr(scenario.workload, "drift", None)
     return Outset(
         engine=Engine(hardware, resolve(hardware)),
@@ -84,6 +90,7 @@ def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
             count=prompts.n_prompts,
             drop_last=scenario.workload.prompts.drop_last,
         ),
+        seed=draws,
     )
 
 
@@ -93,13 +100,13 @@ def gpus_held(scenario: Scenario) -> int:
     return hardware.replicas * hardware.gpus_per_replica + (scenario.learner.gpus or 0)
 
 
-def prompt_stream(scenario: Scenario, *, seed: int, replication: int) -> PromptStream:
-    draws = int(seed_sequence(seed, "replication", replication).generate_state(1, np.uint64)[0])
+def prompt_stream(scenario: Scenario, *, seed: int) -> PromptStream:
+    """Return the scenario's stream of candidate groups under ``seed``."""
     return PromptStream(
         scenario.workload,
         group_size=scenario.rollout.group_size,
         cap_tokens=scenario.rollout.cap_tokens,
-        seed=draws >> 1,
+        seed=seed,
     )
 
 

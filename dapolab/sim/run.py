@@ -12,8 +12,10 @@ from dapolab.collectors import new_collector
 from dapolab.scenario import ConfigError, Scenario
 from dapolab.sim.account import Ledger, StepRecord
 from dapolab.sim.collect import Collecting, Collection, Process
-from dapolab.sim.learner import LearnerTime, learner_time
+from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time
+from dapolab.sim.one_step_off import Overlap
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
+from dapolab.sim.pipeline import run_pipeline
 from dapolab.workload.model import Groups, joined
 
 __all__ = ["SimRun", "gpus_held", "simulate"]
@@ -44,6 +46,14 @@ def simulate(
     ConfigError
         The scenario cannot be run (a response that never fits, a replay with too few samples).
     """
+    if scenario.learner.schedule.kind == "fully_async":
+        return run_pipeline(
+            scenario,
+            seed=seed,
+            replication=replication,
+            record_steps=record_steps,
+            keep_groups=keep_groups,
+        )
     run = _Run(scenario, seed=seed, replication=replication)
     run.ledger.record_steps, run.ledger.keep_groups = record_steps, keep_groups
     run.env.process(run.training())
@@ -60,6 +70,10 @@ class _Run:
         self.env = simpy.Environment()
         outset = set_out(scenario, seed=seed, replication=replication)
         self.engine, self.stream, self.cursor = outset.engine, outset.stream, outset.cursor
+        self.seed = outset.seed
+        self.n_learner_gpus = learner_gpus(scenario)
+        self.learner = at_gpus(scenario.learner, self.n_learner_gpus)
+        self.overlap = Overlap() if scenario.learner.schedule.kind == "one_step_off" else None
         self.ledger = Ledger(
             scores=outset.scores,
             n_wanted=scenario.rollout.groups_per_step,
@@ -71,9 +85,9 @@ class _Run:
 
     def training(self) -> Process:
         """Collect, learn, repeat (a SimPy process body)."""
-        trained_steps = 0
+        trained_steps = generating = 0
         for step in range(self.scenario.run.steps):
-            collection = yield from self._collect(trained_steps)
+            collection = yield from self._collect(generating)
             out_of_data = collection.stop is not None and collection.stop.reason == "data"
             if collection.failure is not None:
                 self.ended = f"failed: {collection.failure}"
@@ -81,11 +95,14 @@ class _Run:
                 self.ended = DATA_EXHAUSTED
             learned = collection.failure is None and not (out_of_data and not collection.kept)
             if collection.runs:
-                self._account(step, collection, learned=learned)
+                age = trained_steps - generating
+                self._account(step, collection, learned=learned, age=age)
             if not learned:
                 self.unlearned_s = collection.end_s - collection.start_s
                 return
-            trained_steps += 1 if collection.kept else 0
+            # one step off, the next rollout starts before this training ends
+            before, trained_steps = trained_steps, trained_steps + bool(collection.kept)
+            generating = before if self.overlap else trained_steps
             yield from self._sleep_until(self.engine.now_s)
             if out_of_data:
                 return
@@ -104,13 +121,17 @@ class _Run:
         yield from collecting.run()
         return collecting.result
 
-    def _account(self, step: int, collection: Collection, *, learned: bool) -> None:
+    def _account(self, step: int, collection: Collection, *, learned: bool, age: int) -> None:
         """Enter the step into the books, and move the engine to the start of the next one."""
         facts, groups = self.engine.facts(), self._groups(collection)
         learner = self._learner_time(step, collection, groups) if learned else None
         self.ledger.add(StepRecord(step, collection, groups, facts, learner))
+        if self.overlap:
+            next_s = self.overlap.next_start_s(collection.end_s, learner, age=age)
+        else:
+            next_s = collection.end_s + (learner.total_s if learner else 0.0)
         # SimPy's clock adds up delays and rounds; the engine's is the exact one.
-        self.engine.reset(at_s=collection.end_s + (learner.total_s if learner else 0.0))
+        self.engine.reset(at_s=next_s)
 
     def _groups(self, collection: Collection) -> Groups:
         """Draw the step's groups once more, at a stretch: the stream is a pure function."""
@@ -122,12 +143,16 @@ class _Run:
         kept, size = collection.kept, self.scenario.rollout.group_size
         tokens = sum(collection.finished[index].n_tokens for index in kept)
         tokens += size * int(groups.prompt_tokens_P[kept].sum()) if kept else 0
+        lengths_PG = groups.n_tokens_PG[kept] + groups.prompt_tokens_P[kept, None]
         return learner_time(
-            self.scenario.learner,
+            self.learner,
             step=step,
             n_responses=size * collection.n_returned,
             n_train_tokens=tokens,
             skipped=not kept,
+            lengths=lengths_PG.reshape(-1),
+            n_gpus=self.n_learner_gpus,
+            seed=self.seed,
         )
 
     def _sleep_until(self, at_s: float) -> Process:
@@ -137,6 +162,8 @@ class _Run:
     def result(self) -> SimRun:
         """Return the tables so far."""
         steps, groups, waves, responses = self.ledger.tables()
+        if self.overlap:
+            steps = self.overlap.amend(steps, n_gpus=self.ledger.n_gpus)
         return SimRun(
             steps=steps,
             groups=groups,
