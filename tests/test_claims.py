@@ -48,10 +48,10 @@ def a_claim(*rows: Row, kind: str = "value", measure=None) -> Claim:
     )
 
 
-VALUE = Row(name="a", kind="value", says=1.0, rival=2.0, tolerance=0.5)
-ORDER = Row(name="a", kind="order", says=0.0, rival=0.0, tolerance=0.5)
-BOUND = Row(name="a", kind="bound", side="below", says=1.0, rival=2.0, tolerance=0.1)
-NULL = Row(name="a", kind="null", says=0.0, rival=4.0, tolerance=1.0)
+VALUE = Row(name="a", kind="value", says=1.0, rival=2.0, tolerance=0.5, why="w")
+ORDER = Row(name="a", kind="order", says=0.0, rival=0.0, tolerance=0.5, why="w")
+BOUND = Row(name="a", kind="bound", side="below", says=1.0, rival=2.0, tolerance=0.1, why="w")
+NULL = Row(name="a", kind="null", says=0.0, rival=4.0, tolerance=1.0, why="w")
 IDENTITY = Row(name="a", kind="identity", says=1.0, rival=2.0)
 
 
@@ -131,6 +131,8 @@ def test_a_claim_that_nothing_could_refute_is_refused() -> None:
         conclude(a_claim(replace(NULL, tolerance=1.5)), {"a": 0.0}, predicted={"a": 0.0})
     with pytest.raises(ValueError, match="too few"):
         judge(VALUE, np.ones(5), says=1.0)
+    with pytest.raises(ValueError, match="what sets the tolerance"):
+        conclude(a_claim(replace(VALUE, why="")), {"a": 1.0}, predicted={"a": 1.0})
 
 
 def test_not_measured_is_a_verdict_of_its_own() -> None:

@@ -5,18 +5,23 @@ good a result as one that holds.
 """
 
 from dapolab.claims import (
+    barrier,
     clips,
-    difficulty,
+    dr_grpo,
+    dynamic_sampling,
     entropy,
+    kept_batch,
     length,
     overlong,
     pending,
+    policy_time,
     reach,
-    refill_time,
+    std_weight,
+    token_mean,
     waves,
     weights,
 )
-from dapolab.claims.claim import Claim, Draws, Measured, Row
+from dapolab.claims.claim import PUBLISHED_SEED, Claim, Draws, Measured, Row, Totals
 from dapolab.claims.run import document, expected_wrong, find_claims, run_claim, run_claims
 from dapolab.claims.verdict import Outcome, RowOutcome, Verdict, conclude, judge
 
@@ -35,9 +40,14 @@ CLAIMS: tuple[Claim, ...] = tuple(
     sorted(
         (
             *waves.CLAIMS,
-            *refill_time.CLAIMS,
+            *kept_batch.CLAIMS,
+            *barrier.CLAIMS,
+            *policy_time.CLAIMS,
             *length.CLAIMS,
-            *difficulty.CLAIMS,
+            *dr_grpo.CLAIMS,
+            *token_mean.CLAIMS,
+            *dynamic_sampling.CLAIMS,
+            *std_weight.CLAIMS,
             *clips.CLAIMS,
             *reach.CLAIMS,
             *entropy.CLAIMS,
@@ -51,12 +61,14 @@ CLAIMS: tuple[Claim, ...] = tuple(
 
 __all__ = [
     "CLAIMS",
+    "PUBLISHED_SEED",
     "Claim",
     "Draws",
     "Measured",
     "Outcome",
     "Row",
     "RowOutcome",
+    "Totals",
     "Verdict",
     "conclude",
     "document",

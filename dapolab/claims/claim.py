@@ -2,6 +2,10 @@
 
 Everything here stands before the run: statement, numbers, tolerances, seeds. The verdict is about
 the sentence as circulated; what theory predicts is shown beside it and need not be the same.
+
+A tolerance is the size below which nobody would act otherwise, said in ``why`` and never read off
+a run. Of a value it is at most a quarter of the way to the rival, as DESIGN.md has it for a null,
+unless ``why`` says what else sets it.
 """
 
 import hashlib
@@ -17,13 +21,33 @@ import numpy.typing as npt
 RowKind = Literal["identity", "value", "null", "order", "bound"]
 Kind = Literal["identity", "value", "null", "order", "bound", "universal"]
 Instrument = Literal["simulator", "bandit", "objective", "real training", "none yet"]
-Measured = float | npt.NDArray[np.float64]
-"""A number without error (enumeration, closed form), or one sample a seed or replication, (n,)."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A ratio of totals, one numerator and one denominator a replication, each (n,).
+
+    With a baseline: over the baseline's ratio, paired by replication.
+    """
+
+    over: npt.NDArray[np.float64]
+    under: npt.NDArray[np.float64]
+    baseline: "Totals | None" = None
+
+
+Measured = float | npt.NDArray[np.float64] | Totals
+"""A number without error (enumeration, closed form), one sample a seed or replication, (n,), or
+their totals."""
 
 IDENTITY = 1e-9
 """Largest error of an identity."""
 LEAST_SAMPLES = 6
 """Fewer repetitions have no interval worth the name (DESIGN.md section 1)."""
+PUBLISHED_SEED = 2
+"""The block of seeds whose verdicts are published. Blocks 0 and 1 were seen before the tolerances
+of today were written: they may look, they give no verdict."""
+_SHARED = ("simulated.py", "toys.py")
+"""Set-ups that claims share: windows, scenarios, toy settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +60,7 @@ class Row:
         effect, a value at 0; ``order``: beyond ``says`` by at least the tolerance, on ``side``;
         ``bound``: at most the tolerance beyond ``says`` on the other side.
     rival : the number that the sentence denies; the tolerance excludes it.
+    why : what sets the tolerance; an identity needs none.
     says : the sentence's number; absent: it is the one that theory predicts.
     side : of ``order`` and ``bound``: where the sentence puts the measured number.
     """
@@ -45,6 +70,7 @@ class Row:
     rival: float
     says: float | None = None
     tolerance: float = IDENTITY
+    why: str = ""
     side: Literal["above", "below"] = "above"
     unit: str = ""
 
@@ -105,8 +131,10 @@ class Claim:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the file that the claim stands in: a later change of δ or n cannot hide."""
-        return hashlib.sha256(Path(inspect.getfile(self.predict)).read_bytes()).hexdigest()[:12]
+        """Hash of the claim's file and the shared set-ups: no later change of δ or n can hide."""
+        file = Path(inspect.getfile(self.predict))
+        parts = (file, *(file.parent / name for name in _SHARED))
+        return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()[:12]
 
     def draws(self, *, seed: int, quick: bool) -> Draws:
         """Return the repetitions of a run; the full run never reuses the quick one's seeds."""

@@ -38,6 +38,7 @@ _SAPO = Claim(
             rival=1.575,
             tolerance=0.01,
             unit="ratio",
+            why="1 % of a gradient",
         ),
         Row(
             name="multiplier over r at r=2.06",
@@ -47,6 +48,7 @@ _SAPO = Claim(
             rival=1.575,
             tolerance=0.01,
             unit="ratio",
+            why="1 % of a gradient",
         ),
     ),
     predict=lambda: {

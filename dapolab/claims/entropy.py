@@ -5,21 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from dapolab.bandit import ArmBandit, push_without_signal, train
+from dapolab.bandit import ArmBandit, population_flow, push_without_signal, train
 from dapolab.bandit.environments import length_classes, many_arms, rare_token
 from dapolab.claims.claim import Claim, Draws, Measured, Row
 from dapolab.claims.toys import mode, policy
-from dapolab.scenario import Objective, PpoClip
+from dapolab.scenario import GrpoAdvantage, Objective, PpoClip
+from dapolab.theory.clipping import rollout_fixed_point
 from dapolab.theory.entropy import clip_bias
 
 _CASES = {
     "likely arm right, p=.5, ε_high .28": ("likely_right", 0.5, 0.28),
-    "likely arm wrong, one rare arm right, p=.9, ε_high .5": ("likely_wrong", 0.9, 0.5),
+    "one rare arm right, all others wrong, likely p=.9, ε_high .5": ("likely_wrong", 0.9, 0.5),
     "likely arm alone wrong, p=.9, ε_high .5": ("all_but_likely_right", 0.9, 0.5),
     "random reward, p=.9, ε_high .28": ("random", 0.9, 0.28),
     "random reward, p=.5, ε_high .28": ("random", 0.5, 0.28),
 }
 """Case, probability of the likely arm, ε_high (theory.md D7)."""
+_SMALL_STEPS = "likely arm right, p=.5, ε_high .28, endless batch and small steps"
 
 
 def _arms(case: str, p_likely: float) -> ArmBandit:
@@ -47,28 +49,74 @@ def _entropy_effects(draws: Draws) -> dict[str, Measured]:
     return found
 
 
+def _entropy(p_likely: float) -> float:
+    """Return the entropy of one likely arm beside 29 equal ones, nats."""
+    rest = 1.0 - p_likely
+    return -float(p_likely * np.log(p_likely) + rest * np.log(rest / 29.0))
+
+
+def _small_steps_theory() -> float:
+    """Return H where both clips bind on the likely arm, ε_high=.28 less .2 (D2's fixed point)."""
+    ends = [rollout_fixed_point(0.5, low=0.2, high=high) for high in (0.28, 0.2)]
+    return _entropy(ends[0]) - _entropy(ends[1])
+
+
+def _small_steps() -> float:
+    ends = [
+        population_flow(
+            many_arms(case="likely_right", p_likely=0.5),
+            Objective(advantage=GrpoAdvantage(), clip=PpoClip(low=0.2, high=high)),
+            n_refreshes=1,
+            n_inner=2000,
+            learning_rate=1e-3,
+        ).entropy[-1]
+        for high in (0.28, 0.2)
+    ]
+    return float(ends[0] - ends[1])
+
+
+def _hundredth(p_likely: float) -> float:
+    """Return 1 % of the entropy at the start, rounded up to a thousandth of a nat."""
+    return float(np.ceil(10.0 * _entropy(p_likely)) / 1000.0)
+
+
 _RAISES = Claim(
     id="c2-clip-higher-entropy",
     kind="universal",
     statement="Clip-higher raises entropy (DAPO §3.1 as circulated; here one rollout of 16 updates "
     "from thirty arms, one of them likely).",
     correction="The sign depends on the state: with a likely right answer below 1/(1+ε) it lowers "
-    "entropy, as the right answer is what it lets rise; under random reward or with a likely wrong "
-    "answer it raises it.",
+    "entropy, as the right answer is what it lets rise; under random reward, or where the likely "
+    "answer is wrong and ε_high is .5, it raises it.",
     source="DAPO, arXiv 2503.14476 v2 §3.1; theory.md circulated 2, D7",
     instrument="bandit",
     repeat="seed",
     n=800,
     quick_n=300,
     rows=tuple(
-        Row(name=name, kind="order", says=0.0, rival=0.0, tolerance=0.001, unit="nats")
-        for name in _CASES
+        Row(
+            name=name,
+            kind="order",
+            says=0.0,
+            rival=0.0,
+            tolerance=_hundredth(p),
+            unit="nats",
+            why="1 % of the entropy at the start, in one rollout",
+        )
+        for name, p in (
+            *((name, p) for name, (_, p, _) in _CASES.items()),
+            (_SMALL_STEPS, 0.5),
+        )
     ),
-    predict=lambda: {},
-    measure=_entropy_effects,
-    how_to_read="Entropy after one rollout with ε_high less that with .2, paired by seed. No "
-    "formula exists; theory.md D7 simulated −.169, +.154 (as the likely arm alone wrong), +.014 "
-    "and +.032 nats with code of its own: equal signs, and equal sizes but for the first.",
+    predict=lambda: {_SMALL_STEPS: _small_steps_theory()},
+    measure=lambda draws: _entropy_effects(draws) | {_SMALL_STEPS: _small_steps()},
+    how_to_read="Entropy after one rollout with ε_high less that with .2, paired by seed; groups "
+    "of 32, learning rate 1, std. Only the last row has a formula: both clips bind, p ends at .64 "
+    "or at .6. At a learning rate of 1 the size is that of the step that overshoots the bound. "
+    "theory.md D7 simulated −.169, +.154, +.014 and +.032 nats with code of its own; its +.154, "
+    "listed as “likely wrong with rare correct”, comes out only where the likely arm alone is "
+    "wrong. With one rare arm right and 29 wrong it is a tenth of that, and at ε_high .28 the "
+    "likely arm alone wrong gives 0: the right ones leap over both bounds in one update.",
 )
 
 
@@ -118,6 +166,7 @@ def _state_theory() -> Mapping[str, float]:
     }
 
 
+_SIGN = "exact numbers, whose scale is the learning rate: the sign is the statement"
 _LOW_HIGH = Claim(
     id="c3-clip-low-raises",
     kind="universal",
@@ -135,6 +184,7 @@ _LOW_HIGH = Claim(
             rival=0.0,
             tolerance=1e-4,
             unit="nats",
+            why=_SIGN,
         )
         for name, (*_, sign) in _STATES.items()
     ),
@@ -191,10 +241,17 @@ _P10 = Claim(
     source="theory.md P10, D5",
     instrument="bandit",
     rows=tuple(
-        Row(name=name, kind="order", says=0.0, rival=0.0, tolerance=1e-4, unit="nats")
+        Row(name=name, kind="order", says=0.0, rival=0.0, tolerance=1e-4, unit="nats", why=_SIGN)
         if raises
         else Row(
-            name=name, kind="bound", side="below", says=0.0, rival=0.01, tolerance=1e-6, unit="nats"
+            name=name,
+            kind="bound",
+            side="below",
+            says=0.0,
+            rival=0.01,
+            tolerance=1e-4,
+            unit="nats",
+            why=_SIGN,
         )
         for name, (_, _, raises) in _RISES.items()
     ),

@@ -1,57 +1,32 @@
-"""Length bias of the aggregation: P7, P8, circulated 4 and 5, Dr. GRPO, token level."""
+"""Length bias of the sequence mean: P7, circulated 4."""
 
 from typing import Final
 
 import numpy as np
 
-from dapolab.bandit import expected_hazard_gradient
-from dapolab.bandit.environments import eos_hazard, length_classes, shared_length
-from dapolab.claims.claim import Claim, Row
+from dapolab.bandit import train
+from dapolab.bandit.environments import length_classes, shared_length
+from dapolab.claims.claim import Claim, Draws, Measured, Row
 from dapolab.claims.toys import (
+    DRIFT,
+    GROUP_SIZE,
     LONG,
     SHORT,
-    Floats,
-    conditional_drift,
+    START,
+    THEORY_BANDIT,
+    WHY_DRIFT,
     gradient,
+    hazard_gradient_exact,
+    hazard_theory,
     length_drift,
     mode,
     natural_step,
-    policy,
 )
-from dapolab.objective.plain import token_pushes
-from dapolab.scenario import Objective, PpoClip, SeqMeanTokenMean, TokenMean, TokenMeanMicro
-from dapolab.theory.hazard_bandit import HazardGradient, hazard_gradient
-from dapolab.theory.length_bandit import (
-    class_bandit,
-    expected_gradient,
-    length_drift_tokens,
-    plain_drift_equal_classes_tokens,
-)
-from dapolab.theory.length_bias import micro_token_weights, token_weights, unbiasedness_factor
+from dapolab.theory.length_bandit import length_drift_tokens, plain_drift_equal_classes_tokens
 
-GROUP_SIZE = 8
 _SHRINK = 1.0 - 1.0 / GROUP_SIZE
-_P, _HAZARD = 0.3, 0.02
 _SEQ: Final = "seq-mean-token-mean"
-_TOKEN: Final = "token-mean"
 _BOTH = ("wrong answers, E[grad of the stop logit]", "right answers, E[grad of the stop logit]")
-
-
-def _hazard_theory(aggregation: str) -> HazardGradient:
-    return hazard_gradient(
-        _P,
-        hazard_right=_HAZARD,
-        hazard_wrong=_HAZARD,
-        mode=aggregation,  # type: ignore[arg-type]
-        group_size=GROUP_SIZE,
-    )
-
-
-def _hazard_bandit(aggregation: str) -> Floats:
-    """Return E[gradient] by (decision, stop if right, stop if wrong)."""
-    bandit = eos_hazard(p_right=_P, hazard_right=_HAZARD, hazard_wrong=_HAZARD)
-    found = expected_hazard_gradient(bandit, mode(aggregation, group_size=GROUP_SIZE))
-    return np.asarray(found.numpy(), dtype=np.float64)
 
 
 # ---------------------------------------------------------------------------- P7
@@ -60,7 +35,7 @@ _RATES = (0.3, 0.5, 0.7)
 
 
 def _predict_p7() -> dict[str, float]:
-    law = _hazard_theory(_SEQ)
+    law = hazard_theory(_SEQ)
     found = {_BOTH[0]: law.hazard_wrong, _BOTH[1]: law.hazard_right}
     found["mean length, natural gradient, p=.3"] = 0.0
     for p in _RATES:
@@ -71,7 +46,7 @@ def _predict_p7() -> dict[str, float]:
 
 
 def _measure_p7(_: object) -> dict[str, float]:
-    _, right, wrong = _hazard_bandit(_SEQ)
+    _, right, wrong = hazard_gradient_exact(_SEQ)
     found = {_BOTH[0]: float(wrong), _BOTH[1]: float(right)}
     bandit = length_classes(p_right=0.3)
     step = natural_step(bandit, gradient(bandit, _SEQ, group_size=GROUP_SIZE))
@@ -121,250 +96,86 @@ _P7 = Claim(
 )
 
 
-# ---------------------------------------------------------------------------- P8, circulated 5
+# ---------------------------------------------------------------------------- circulated 4
 
-_UNEQUAL = (10, 20, 30, 100)
-_SIGNS = (1.0, -1.0, 1.0, -1.0)
-
-
-def _pushes(
-    aggregation: TokenMean | TokenMeanMicro | SeqMeanTokenMean, micro: int | None
-) -> Floats:
-    objective = Objective(aggregation=aggregation, clip=PpoClip())
-    return token_pushes(_UNEQUAL, objective, advantages=_SIGNS, micro_rows=micro)
+_FIRST = ("plain gradient, p=.3", "plain gradient, p=.7", "natural gradient, p=.3", "Adam, p=.3")
+_TRAINED = "100 updates of plain gradient from p=.3"
 
 
-def _largest_gap() -> float:
-    """Return how far micro-batches of one answer are from seq-mean-token-mean, per token."""
-    alone = _pushes(TokenMeanMicro(), 1)
-    return float(np.abs(alone - _pushes(SeqMeanTokenMean(), None)).max())
+def _predict_c4() -> dict[str, float]:
+    plain = {
+        p: _SHRINK * plain_drift_equal_classes_tokens(p, short_tokens=SHORT, long_tokens=LONG)
+        for p in (0.3, 0.7)
+    }
+    natural = length_drift_tokens(START, bandit=THEORY_BANDIT, mode=_SEQ, geometry="natural")
+    # Adam's first step is the sign of the gradient: right answers up, wrong ones down, each alike
+    return dict(zip(_FIRST, (plain[0.3], plain[0.7], _SHRINK * natural, 0.0), strict=True))
 
 
-def _residue_theory() -> float:
-    return _hazard_theory(_TOKEN).hazard_wrong / _hazard_theory(_SEQ).hazard_wrong
+def _measure_c4(draws: Draws) -> dict[str, Measured]:
+    drifts = _measure_p7(None)
+    bandit = length_classes(p_right=0.3)
+    signs = np.sign(gradient(bandit, _SEQ, group_size=GROUP_SIZE))
+    found: dict[str, Measured] = {
+        _FIRST[0]: drifts["mean length, plain gradient, p=0.3"],
+        _FIRST[1]: drifts["mean length, plain gradient, p=0.7"],
+        _FIRST[2]: drifts["mean length, natural gradient, p=.3"],
+        _FIRST[3]: length_drift(bandit, signs),
+    }
+    run = train(
+        bandit,
+        mode(_SEQ, group_size=GROUP_SIZE, learning_rate=4.0, n_steps=100),
+        seeds=range(draws.n),
+        seed=draws.seed,
+        n_records=2,
+    )
+    return found | {_TRAINED: run.change("length/mean")}
 
-
-def _residue_measured() -> float:
-    return float(_hazard_bandit(_TOKEN)[2] / _hazard_bandit(_SEQ)[2])
-
-
-_P8 = Claim(
-    id="p8-token-mean-residue",
-    kind="identity",
-    statement="token-mean over a finite batch keeps a residue of the length bias, of the same sign "
-    "(one group of 8, hazards .02); micro-batches of one answer turn it into "
-    "seq-mean-token-mean exactly, while a global denominator is indifferent to the split.",
-    source="theory.md P8, C5, C8",
-    instrument="bandit",
-    rows=(
-        Row(name="residue over seq-mean's bias", kind="identity", rival=0.0, unit="ratio"),
-        Row(
-            name="token weights, micro-batch of 1 less seq-mean",
-            kind="identity",
-            says=0.0,
-            rival=0.01,
-        ),
-        Row(
-            name="token weights, global token-mean in micro-batches of 2 less whole",
-            kind="identity",
-            says=0.0,
-            rival=0.01,
-        ),
-    ),
-    predict=lambda: {
-        "residue over seq-mean's bias": _residue_theory(),
-        "token weights, global token-mean in micro-batches of 2 less whole": 0.0,
-        "token weights, micro-batch of 1 less seq-mean": float(
-            np.abs(
-                micro_token_weights(_UNEQUAL, micro_N=range(4), mode=_TOKEN, rule="mean")
-                - token_weights(_UNEQUAL, mode=_SEQ)
-            ).max()
-        ),
-    },
-    measure=lambda _: {
-        "residue over seq-mean's bias": _residue_measured(),
-        "token weights, micro-batch of 1 less seq-mean": _largest_gap(),
-        "token weights, global token-mean in micro-batches of 2 less whole": float(
-            np.abs(_pushes(TokenMean(), 2) - _pushes(TokenMean(), None)).max()
-        ),
-    },
-    how_to_read="The residue is a few per cent of the bias per step and shrinks with the answers "
-    "that one mean holds.",
-)
-
-_C5 = Claim(
-    id="c5-token-mean-unbiased",
-    kind="identity",
-    statement="Token-level (token-mean) loss is free of length bias (DAPO §3.3 as circulated; "
-    "first update, one group of 8).",
-    correction="Only as the batch grows and with one denominator for all of it: one group of 8 "
-    "keeps some per cent of the bias, and local denominators of a micro-batch of one answer bring "
-    "all of it back. DAPO's Eq. 12 normalises by prompt.",
-    source="theory.md circulated 5, C5, C8",
-    instrument="bandit",
-    rows=(
-        Row(name="residue over seq-mean's bias", kind="identity", says=0.0, rival=0.05),
-        Row(
-            name="token weight 10 over 100 tokens, micro-batch of 1",
-            kind="identity",
-            says=1.0,
-            rival=10.0,
-            unit="ratio",
-        ),
-    ),
-    predict=lambda: {
-        "residue over seq-mean's bias": _residue_theory(),
-        "token weight 10 over 100 tokens, micro-batch of 1": 10.0,
-    },
-    measure=lambda _: {
-        "residue over seq-mean's bias": _residue_measured(),
-        "token weight 10 over 100 tokens, micro-batch of 1": float(
-            -_pushes(TokenMeanMicro(), 1)[0] / _pushes(TokenMeanMicro(), 1)[3]
-        ),
-    },
-    how_to_read="“Free of” is an identity: any residue refutes it, however small.",
-)
 
 _C4 = Claim(
     id="c4-grpo-lengthens",
     kind="universal",
-    statement="GRPO's length bias makes responses longer (the mean length of all answers rises; "
-    "seq-mean-token-mean, first on-policy update).",
+    statement="GRPO's length bias makes responses longer: the mean length of all answers rises "
+    "(seq-mean-token-mean, on-policy, no std; the first update, and a hundred).",
     correction="It lengthens wrong answers and shortens right ones. Mean length rises under a "
     "plain gradient while accuracy is below one half, falls above, and does not move under "
-    "natural gradient.",
+    "natural gradient or Adam's first step; over a hundred updates it falls, as right answers "
+    "become likely.",
     source="Dr. GRPO, arXiv 2503.20783, as circulated; theory.md circulated 4, C3, C4",
     instrument="bandit",
-    rows=tuple(
-        Row(name=name, kind="order", says=0.0, rival=0.0, tolerance=0.001, unit="tokens")
-        for name in ("plain gradient, p=.3", "plain gradient, p=.7", "natural gradient, p=.3")
-    ),
-    predict=lambda: {
-        "plain gradient, p=.3": _SHRINK
-        * plain_drift_equal_classes_tokens(0.3, short_tokens=SHORT, long_tokens=LONG),
-        "plain gradient, p=.7": _SHRINK
-        * plain_drift_equal_classes_tokens(0.7, short_tokens=SHORT, long_tokens=LONG),
-        "natural gradient, p=.3": length_drift_tokens(
-            [0.15, 0.15, 0.35, 0.35],
-            bandit=class_bandit([1, 1, 0, 0], n_tokens_A=[SHORT, LONG, SHORT, LONG]),
-            mode="seq-mean-token-mean",
-            geometry="natural",
-        ),
-    },
-    measure=lambda _: {
-        "plain gradient, p=.3": _measure_p7(None)["mean length, plain gradient, p=0.3"],
-        "plain gradient, p=.7": _measure_p7(None)["mean length, plain gradient, p=0.7"],
-        "natural gradient, p=.3": _measure_p7(None)["mean length, natural gradient, p=.3"],
-    },
-    how_to_read="Exact drift per unit of learning rate; one setting that falls or stands still "
-    "refutes the general sentence.",
-)
-
-
-# ---------------------------------------------------------------------------- Dr. GRPO
-
-
-def _predict_drift(aggregation: str, p: float = 0.3) -> tuple[float, float]:
-    """Return theory's drifts of the length of wrong and right answers, plain gradient."""
-    bandit = length_classes(p_right=p)
-    step = expected_gradient(
-        policy(bandit),
-        bandit=class_bandit([1, 1, 0, 0], n_tokens_A=[SHORT, LONG, SHORT, LONG]),
-        mode=aggregation,  # type: ignore[arg-type]
-        group_size=GROUP_SIZE,
-        constant_tokens=LONG,
-    )
-    wrong, right = (conditional_drift(bandit, step, right=is_right) for is_right in (False, True))
-    return wrong, right
-
-
-def _measure_drift(aggregation: str, p: float = 0.3) -> tuple[float, float]:
-    bandit = length_classes(p_right=p)
-    step = gradient(bandit, aggregation, group_size=GROUP_SIZE)
-    wrong, right = (conditional_drift(bandit, step, right=is_right) for is_right in (False, True))
-    return wrong, right
-
-
-_NORM = "seq-mean-token-sum-norm"
-_DR_LENGTH = Claim(
-    id="dr-grpo-length-bias",
-    kind="universal",
-    statement="GRPO's 1/|o| makes wrong answers longer and right ones shorter; Dr. GRPO's constant "
-    "denominator does neither, and its expected gradient is proportional to that of the return.",
-    source="Dr. GRPO, arXiv 2503.20783; theory.md C2, C4",
-    instrument="bandit",
+    repeat="seed",
+    n=200,
+    quick_n=50,
     rows=(
+        *(
+            Row(
+                name=name,
+                kind="order",
+                says=0.0,
+                rival=0.0,
+                tolerance=DRIFT,
+                unit="tokens",
+                why=WHY_DRIFT,
+            )
+            for name in _FIRST
+        ),
         Row(
-            name="1/|o|: wrong answers",
+            name=_TRAINED,
             kind="order",
             says=0.0,
             rival=0.0,
-            tolerance=0.01,
+            tolerance=2.75,
             unit="tokens",
+            why="5 % of the mean length at the start",
         ),
-        Row(
-            name="1/|o|: right answers",
-            kind="order",
-            side="below",
-            says=0.0,
-            rival=0.0,
-            tolerance=0.01,
-            unit="tokens",
-        ),
-        Row(name="constant: wrong answers", kind="identity", says=0.0, rival=0.05, unit="tokens"),
-        Row(name="constant: right answers", kind="identity", says=0.0, rival=-0.05, unit="tokens"),
-        Row(name="constant: gradient over ∇J/C", kind="identity", rival=1.0, unit="ratio"),
     ),
-    predict=lambda: {
-        "1/|o|: wrong answers": _predict_drift(_SEQ)[0],
-        "1/|o|: right answers": _predict_drift(_SEQ)[1],
-        "constant: wrong answers": _predict_drift(_NORM)[0],
-        "constant: right answers": _predict_drift(_NORM)[1],
-        "constant: gradient over ∇J/C": unbiasedness_factor("group-mean", n_responses=GROUP_SIZE),
-    },
-    measure=lambda _: {
-        "1/|o|: wrong answers": _measure_drift(_SEQ)[0],
-        "1/|o|: right answers": _measure_drift(_SEQ)[1],
-        "constant: wrong answers": _measure_drift(_NORM)[0],
-        "constant: right answers": _measure_drift(_NORM)[1],
-        "constant: gradient over ∇J/C": _over_return(),
-    },
-    how_to_read="Drift of the length given the outcome, tokens per unit of learning rate of the "
-    "first update; 10 or 100 tokens, p=.3, G=8.",
+    predict=_predict_c4,
+    measure=_measure_c4,
+    how_to_read="First updates: exact drift per unit of learning rate; one setting that falls or "
+    "stands still refutes the general sentence. Its sign is the same at any step size, so equal "
+    "steps and equal ‖Δθ‖ say the same; the sentence compares with the start, not with another "
+    "mode.",
 )
 
 
-def _over_return() -> float:
-    """Return the expected Dr. GRPO gradient over that of the expected reward, over C = 100."""
-    bandit = length_classes(p_right=0.3)
-    found = gradient(bandit, f"{_NORM}+aggregation.constant={LONG:g}", group_size=GROUP_SIZE)
-    of_return = policy(bandit) * (np.array([1.0, 1.0, 0.0, 0.0]) - 0.3) / LONG
-    return float(found[0] / of_return[0])
-
-
-# ---------------------------------------------------------------------------- DAPO's intent
-
-_TOKEN_LEVEL = Claim(
-    id="dapo-token-level",
-    kind="order",
-    statement="Token-level loss stops wrong answers from growing: their growth is less than a "
-    "tenth of that under sample mean (first update, one group of 8, hazards .02; DAPO §3.3).",
-    source="DAPO, arXiv 2503.14476 v2 §3.3; theory.md C5",
-    instrument="bandit",
-    rows=(
-        Row(
-            name="growth under token mean over sample mean",
-            kind="bound",
-            side="below",
-            says=0.1,
-            rival=1.0,
-            unit="ratio",
-        ),
-    ),
-    predict=lambda: {"growth under token mean over sample mean": _residue_theory()},
-    measure=lambda _: {"growth under token mean over sample mean": _residue_measured()},
-    how_to_read="Per unit of learning rate; learning rates that give equal progress differ, see "
-    "dapolab bandit eos_hazard.",
-)
-
-CLAIMS = (_P7, _P8, _C4, _C5, _DR_LENGTH, _TOKEN_LEVEL)
+CLAIMS = (_P7, _C4)

@@ -147,8 +147,17 @@ _FLIP = Claim(
     source="06-dapo's description of its shaping, as circulated; theory.md E1, E6",
     instrument="objective",
     rows=(
-        Row(name="7 of 8 right, u=.2", kind="order", says=0.0, rival=-0.5, tolerance=0.01),
-        Row(name="7 of 8 right, u=.5", kind="order", says=0.0, rival=-0.5, tolerance=0.01),
+        *(
+            Row(
+                name=f"7 of 8 right, u={u}",
+                kind="order",
+                says=0.0,
+                rival=-0.5,
+                tolerance=0.01,
+                why="1 % of a standard deviation: the sign is the statement",
+            )
+            for u in (".2", ".5")
+        ),
         Row(
             name="u where the sign turns",
             kind="order",
@@ -156,6 +165,7 @@ _FLIP = Claim(
             rival=0.286,
             tolerance=0.0,
             unit="share",
+            why="“still reinforced” leaves no room below the whole penalty",
         ),
     ),
     predict=lambda: {
@@ -188,13 +198,8 @@ def _turning_point() -> float:
 # ---------------------------------------------------------------------------- intent
 
 
-def _drift(words: str) -> float:
-    bandit = overlong()
-    return length_drift(bandit, gradient(bandit, words, group_size=GROUP_SIZE))
-
-
-def _drift_theory(*, penalised: bool) -> float:
-    """Return dE[L] of mean-only token sums over G: (1−1/G)·Cov_π(ℓ, π(R − R̄))."""
+def _drift_theory(*, penalised: bool) -> tuple[float, float]:
+    """Return dE[L] of mean-only token sums over G, (1−1/G)·Cov_π(ℓ, π(R − R̄)), and by ‖Δθ‖."""
     pi = policy(overlong())
     length = np.array([40.0, 85, 40, 85, 100])
     reward = np.array([1.0, 1, -1, -1, -1])
@@ -202,55 +207,77 @@ def _drift_theory(*, penalised: bool) -> float:
         reward = reward - penalty_share(
             length, cap_tokens=OVERLONG_CAP, buffer_tokens=OVERLONG_BUFFER
         )
-    step = pi * (reward - pi @ reward)
-    return float((1 - 1 / GROUP_SIZE) * (pi * (length - pi @ length)) @ step)
+    step = (1 - 1 / GROUP_SIZE) * pi * (reward - pi @ reward)
+    drift = float((pi * (length - pi @ length)) @ step)
+    return drift, drift / float(np.linalg.norm(step))
 
 
-_SUMS = "seq-mean-token-sum+mean_only"
-_LESS, _LESS_STD, _WITH = (
-    "drift with it less without, token sums",
-    "drift with it less without, token-mean with std",
-    "drift with it, token sums",
-)
+_THOUSANDTH = "a thousandth of the mean length of 63 tokens"
+_SUMS, _MEANS = "seq-mean-token-sum+mean_only", "token-mean+grpo"
+_DRIFTS = {
+    "token sums, equal learning rate": (_SUMS, False, 0.063, _THOUSANDTH),
+    "token mean with std, equal learning rate": (
+        _MEANS, False, 0.001, f"{_THOUSANDTH}, over the 63 tokens that a token mean divides by",
+    ),
+    "token sums, equal ‖Δθ‖": (_SUMS, True, 0.063, _THOUSANDTH),
+    "token mean with std, equal ‖Δθ‖": (_MEANS, True, 0.063, _THOUSANDTH),
+}  # fmt: skip
+"""Mode, whether per unit of ‖Δθ‖ and not of learning rate, δ and why."""
+_WITH = "drift with it, token sums"
+
+
+def _less(words: str, *, per_size: bool) -> float:
+    """Return the drift of mean length with the penalty less that without."""
+    bandit, found = overlong(), []
+    for text in (f"{words}+overlong", words):
+        step = gradient(bandit, text, group_size=GROUP_SIZE)
+        size = float(np.linalg.norm(step)) if per_size else 1.0
+        found.append(length_drift(bandit, step) / size)
+    return found[0] - found[1]
+
+
 _INTENT = Claim(
     id="dapo-overlong-shaping",
     kind="universal",
     statement="Soft overlong punishment shortens answers: the first expected update lowers mean "
-    "length by more than without it (DAPO §3.4; 40, 85 or 100 tokens, cap 100, buffer 40).",
+    "length by more than without it, at equal learning rate and at equal size of the update (DAPO "
+    "§3.4; 40, 85 or 100 tokens, cap 100, buffer 40).",
     source="DAPO, arXiv 2503.14476 v2 §3.4; theory.md E",
     instrument="bandit",
     rows=(
-        Row(
-            name=_LESS,
-            kind="order",
-            side="below",
-            says=0.0,
-            rival=0.0,
-            tolerance=0.1,
-            unit="tokens",
-        ),
-        Row(
-            name=_LESS_STD,
-            kind="order",
-            side="below",
-            says=0.0,
-            rival=0.0,
-            tolerance=0.001,
-            unit="tokens",
+        *(
+            Row(
+                name=name,
+                kind="order",
+                side="below",
+                says=0.0,
+                rival=0.0,
+                tolerance=tolerance,
+                unit="tokens",
+                why=why,
+            )
+            for name, (*_, tolerance, why) in _DRIFTS.items()
         ),
         Row(name=_WITH, kind="identity", rival=0.0, unit="tokens"),
     ),
     predict=lambda: {
-        _LESS: _drift_theory(penalised=True) - _drift_theory(penalised=False),
-        _WITH: _drift_theory(penalised=True),
+        "token sums, equal learning rate": _drift_theory(penalised=True)[0]
+        - _drift_theory(penalised=False)[0],
+        "token sums, equal ‖Δθ‖": _drift_theory(penalised=True)[1]
+        - _drift_theory(penalised=False)[1],
+        _WITH: _drift_theory(penalised=True)[0],
     },
-    measure=lambda _: {
-        _LESS: _drift(f"{_SUMS}+overlong") - _drift(_SUMS),
-        _LESS_STD: _drift("token-mean+grpo+overlong") - _drift("token-mean+grpo"),
-        _WITH: _drift(f"{_SUMS}+overlong"),
-    },
-    how_to_read="dE[L] per unit of learning rate, exact. Token sums are some hundred times a token "
-    "mean's step; with std there is no closed form.",
+    measure=lambda _: (
+        {name: _less(words, per_size=per_size) for name, (words, per_size, *_) in _DRIFTS.items()}
+        | {
+            _WITH: length_drift(
+                overlong(), gradient(overlong(), f"{_SUMS}+overlong", group_size=8)
+            ),
+        }
+    ),
+    how_to_read="dE[L] with it less without, per unit of learning rate or of ‖Δθ‖, exact: the "
+    "penalty also makes the update larger, which the equal size takes away. With std there is no "
+    "closed form.",
 )
 
 _WEIGHT = "weight of a token beside a masked answer"

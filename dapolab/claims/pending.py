@@ -29,6 +29,7 @@ _P12 = Claim(
             rival=0.5,
             tolerance=0.02,
             unit="ratio",
+            why="2 % of the time",
         ),
         Row(
             name="rate at η=3 over η=1, exponential times",
@@ -37,6 +38,7 @@ _P12 = Claim(
             rival=1.0,
             tolerance=0.05,
             unit="ratio",
+            why="5 % of the time",
         ),
         Row(
             name="versions per mean length, K=64, B=32",
@@ -44,6 +46,7 @@ _P12 = Claim(
             rival=0.0,
             tolerance=0.2,
             unit="versions",
+            why="a fifth of a version",
         ),
     ),
     predict=lambda: {
@@ -68,13 +71,22 @@ _A12 = Claim(
     source="theory.md A12, A13",
     instrument="none yet",
     rows=(
-        Row(name="full batches", kind="value", says=0.64, rival=1.0, tolerance=0.03, unit="share"),
+        Row(
+            name="full batches",
+            kind="value",
+            says=0.64,
+            rival=1.0,
+            tolerance=0.05,
+            unit="share",
+            why="one batch in twenty",
+        ),
         Row(
             name="mean duration of kept groups",
             kind="value",
             rival=1.0,
             tolerance=0.03,
             unit="ratio",
+            why="3 % of a duration",
         ),
     ),
     predict=lambda: {
@@ -103,6 +115,7 @@ _C15 = Claim(
             rival=1.0,
             tolerance=0.05,
             unit="ratio",
+            why="5 % of the time",
         ),
         Row(
             name="colocated over split cycle, a third latency",
@@ -111,6 +124,7 @@ _C15 = Claim(
             rival=1.0,
             tolerance=0.05,
             unit="ratio",
+            why="5 % of the time",
         ),
     ),
     predict=lambda: {
@@ -137,6 +151,7 @@ _REAL_ENTROPY = Claim(
             rival=0.0,
             tolerance=0.02,
             unit="nats",
+            why="2 % of a nat, the digits of an entropy curve",
         ),
     ),
     predict=lambda: {},
@@ -157,6 +172,7 @@ _REAL_STEPS = Claim(
             rival=1.0,
             tolerance=0.1,
             unit="ratio",
+            why="a tenth of the steps",
         ),
     ),
     predict=lambda: {},

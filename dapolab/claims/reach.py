@@ -41,28 +41,33 @@ def _refreshes(p: Floats) -> float:
 
 _REACH = Claim(
     id="c1-upper-bound",
-    kind="value",
+    kind="bound",
     statement="With ε=.2 one rollout can raise an answer of probability .01 to .012 at most (DAPO "
     "v2 §3.1: the upper bound of the increased probability is (1+ε)·p).",
     correction="That is where the answer's own positive gradient stops. Negative advantages of the "
-    "others go on lifting it to p + ε_low·(1−p): .208 in the same rollout, and .5 in 4 rollouts.",
+    "others go on lifting it to p + ε_low·(1−p): .208 in the same rollout, and .5 in 4 rollouts. "
+    "Above p = 1/(1+ε) the upper clip cannot bind at all.",
     source="DAPO, arXiv 2503.14476 v2 §3.1; theory.md circulated 1, D2",
     instrument="bandit",
     rows=(
         Row(
             name="p after one rollout, from .01",
-            kind="value",
+            kind="bound",
+            side="below",
             says=0.012,
             rival=0.208,
-            tolerance=0.004,
+            tolerance=0.002,
+            unit="share",
+            why="once more the rise that the sentence allows",
         ),
         Row(
             name="rollouts from .01 to .5",
-            kind="value",
+            kind="bound",
             says=22.0,
             rival=4.0,
             tolerance=1.0,
             unit="rollouts",
+            why="one rollout",
         ),
     ),
     predict=lambda: {
@@ -86,8 +91,18 @@ _CLIP_HIGHER = Claim(
     source="DAPO, arXiv 2503.14476 v2 §3.1; theory.md D2",
     instrument="bandit",
     rows=(
-        Row(name=_POSITIVE[0], kind="value", says=22.0, rival=16.0, tolerance=0.5, unit="rollouts"),
-        Row(name=_POSITIVE[1], kind="value", says=16.0, rival=22.0, tolerance=0.5, unit="rollouts"),
+        *(
+            Row(
+                name=name,
+                kind="value",
+                says=says,
+                rival=rival,
+                tolerance=0.5,
+                unit="rollouts",
+                why="half of one: rollouts are counted",
+            )
+            for name, says, rival in zip(_POSITIVE, (22.0, 16.0), (16.0, 22.0), strict=True)
+        ),
     ),
     predict=lambda: {
         name: float(refreshes_to_reach(0.01, p_target=0.5, high=high))

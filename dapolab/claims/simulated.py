@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dapolab.claims.claim import Draws
+from dapolab.claims.claim import Draws, Totals
 from dapolab.scenario import build
 from dapolab.sim.run import simulate
 
@@ -93,10 +93,11 @@ def share_of(
     return per_replication(setup, draws, lambda steps: event(steps).mean())
 
 
-def seconds_over_first_wave(run: Replication) -> float:
-    """Return the rollout's seconds over those of the first waves, totals of one replication."""
-    waves = run.waves
-    return float(waves["wave_s"].sum() / waves.loc[waves["wave"] == 0, "wave_s"].sum())
+def seconds_by_wave(setup: Setup, draws: Draws) -> Totals:
+    """Return each replication's rollout seconds over those of its first waves."""
+    waves = [run.waves for run in replications(setup, draws)]
+    first = [w.loc[w["wave"] == 0, "wave_s"].sum() for w in waves]
+    return Totals(np.array([w["wave_s"].sum() for w in waves]), np.array(first))
 
 
 def _table(setup: Setup) -> dict[str, Any]:

@@ -11,8 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-from dapolab.claims.claim import LEAST_SAMPLES, Claim, Measured, Row
-from dapolab.stats import LEVEL, Estimate, mean_estimate, simultaneous
+from dapolab.claims.claim import LEAST_SAMPLES, Claim, Measured, Row, Totals
+from dapolab.stats import (
+    LEVEL,
+    Estimate,
+    mean_estimate,
+    paired_ratio,
+    ratio_of_totals,
+    simultaneous,
+)
 
 Verdict = Literal["holds", "fails", "undecided", "not yet measured"]
 
@@ -45,18 +52,35 @@ class Outcome:
 
 
 def estimate(measured: Measured, *, unit: str, level: float = LEVEL) -> Estimate:
-    """Return the measured number with Student's interval, without one where it is exact.
+    """Return the measured number with its interval, without one where it is exact.
+
+    Student's over samples; of totals the ratio's, on the log scale.
 
     Raises
     ------
     ValueError
         For fewer than 6 samples, or NaN.
     """
+    if isinstance(measured, Totals):
+        _check_size(measured.over.size)
+        parts, base = (measured.over, measured.under), measured.baseline
+        if base is not None:
+            return paired_ratio(*parts, base.over, base.under, level=level)
+        return ratio_of_totals(*parts, unit=unit, level=level)
     if np.ndim(measured) == 0:
         return Estimate.exact(float(measured), unit=unit)
-    if np.size(measured) < LEAST_SAMPLES:
-        raise ValueError(f"{np.size(measured)} samples are too few for a verdict: {LEAST_SAMPLES}")
+    _check_size(np.size(measured))
     return mean_estimate(measured, unit=unit, level=level)
+
+
+def is_sampled(measured: Measured) -> bool:
+    """Say whether the number has a sampling error."""
+    return isinstance(measured, Totals) or np.ndim(measured) > 0
+
+
+def _check_size(n: int) -> None:
+    if n < LEAST_SAMPLES:
+        raise ValueError(f"{n} samples are too few for a verdict: {LEAST_SAMPLES}")
 
 
 def judge(row: Row, measured: Measured, *, says: float, level: float = LEVEL) -> Verdict:
@@ -106,7 +130,7 @@ def conclude(
         )
         for row in claim.rows
     )
-    sampled = [row.name for row in claim.rows if np.ndim(measured[row.name]) > 0]
+    sampled = [row.name for row in claim.rows if is_sampled(measured[row.name])]
     strict = simultaneous(LEVEL, n_comparisons=max(len(sampled), 1))
     refuted = [
         judge(row, measured[row.name], says=says[row.name], level=strict) == "fails"
@@ -130,6 +154,8 @@ def check_rival(claim: Claim, row: Row, *, says: float) -> None:
             f"claim {claim.id}, {row.name}: the rival {row.rival:g} lies within {row.tolerance:g} "
             f"of what the sentence says, {says:g}: nothing could refute it"
         )
+    if row.kind != "identity" and not row.why:
+        raise ValueError(f"claim {claim.id}, {row.name}: say what sets the tolerance (why)")
     if row.kind == "null" and (says != 0.0 or row.tolerance > abs(row.rival) / 4.0):
         raise ValueError(
             f"claim {claim.id}, {row.name}: a null is a value of 0 with a tolerance of at most a "
