@@ -1,0 +1,148 @@
+"""From a preset to the things of a run: device, task, model, generator, learner."""
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from dapolab.errors import ConfigError
+from gpu_runs.forward import Policy
+from gpu_runs.generate import Generator
+from gpu_runs.model import Decoder, ModelConfig
+from gpu_runs.preset import FreshModel, MathTask, Preset, ShippedModel
+from gpu_runs.prompts import PromptStream, noise_seed
+from gpu_runs.score import Scores
+from gpu_runs.task import DigitSum, Problem, Task
+from gpu_runs.update import Learner
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device; on a CPU torch is held to one thread.
+
+    A second thread gains little on these sizes and loses much beside another process.
+
+    Raises
+    ------
+    ConfigError
+        CUDA is asked for and this torch sees none.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device {name}: choose auto, cpu or cuda")
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
+        raise ConfigError(
+            f"--device cuda: torch {torch.__version__} sees no CUDA device; use --device cpu"
+        )
+    device = torch.device("cuda" if name != "cpu" and has_cuda else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    return device
+
+
+@dataclass
+class World:
+    """Everything of one run, at its start."""
+
+    preset: Preset
+    device: torch.device
+    task: Task
+    model: Decoder
+    prompts: PromptStream
+    heldout: list[Problem]
+    scores: Scores
+    generator: Generator
+    examiner: Generator
+    """Samples the held-out set, with noise of its own."""
+    learner: Learner
+
+
+def build_world(preset: Preset, device: torch.device) -> World:
+    """Make the task, load or warm-start the model, and put generator and learner around it.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing or does not fit, or prompts and cap do not fit the model.
+    """
+    task, model = make_task_and_model(preset, device)
+    rule = preset.objective
+    half = torch.bfloat16 if device.type == "cuda" else None
+
+    def policy(of: Decoder) -> Policy:
+        return Policy(of, temperature=preset.engine.temperature, autocast=half)
+
+    def generator(purpose: str) -> Generator:
+        return Generator(
+            model,
+            task,
+            slots=preset.engine.slots,
+            cap_tokens=preset.rollout.cap_tokens,
+            seed=noise_seed(preset.run.seed, purpose),
+            temperature=preset.engine.temperature,
+            dtype=half,
+        )
+
+    pool = task.problems("train", preset.data.n_prompts, seed=preset.data.seed)
+    exam = preset.evaluation
+    return World(
+        preset=preset,
+        device=device,
+        task=task,
+        model=model,
+        prompts=PromptStream(pool, seed=preset.run.seed, n_epochs=preset.data.epochs),
+        heldout=task.problems("heldout", exam.n_prompts, seed=exam.seed),
+        scores=Scores(task, rule.length, filter_metric=preset.rollout.filter_metric),
+        generator=generator("rollout"),
+        examiner=generator("held-out"),
+        learner=Learner(
+            policy(model),
+            objective=rule,
+            train=preset.train,
+            reference=policy(copy.deepcopy(model)) if rule.kl is not None else None,
+            seed=preset.run.seed,
+        ),
+    )
+
+
+def make_task_and_model(preset: Preset, device: torch.device) -> tuple[Task, Decoder]:
+    """Return the task and the policy at the start of training, fp32 weights on the device.
+
+    Raises
+    ------
+    ConfigError
+        The task and the model do not belong together, or a path is missing.
+    """
+    if isinstance(preset.task, MathTask):
+        return _math(preset, device)
+    settings = preset.task
+    task = DigitSum(n_min=settings.n_min, n_max=settings.n_max, masked_share=settings.masked_share)
+    if isinstance(preset.model, ShippedModel):
+        from gpu_runs.weights import load_model
+
+        return task, load_model(device=device)
+    if isinstance(preset.model, FreshModel):
+        return task, _fresh(preset.model, task, device)
+    raise ConfigError('model.kind "hf" reads text; set task.kind = "math" and task.path')
+
+
+def _fresh(settings: FreshModel, task: DigitSum, device: torch.device) -> Decoder:
+    """Warm-start a decoder of the preset's shape; the same for every seed of the run."""
+    from gpu_runs.sft import Recipe, warm_start
+
+    shape = ("d_model", "n_layers", "n_heads", "n_kv_heads", "mlp", "d_mlp", "max_positions")
+    config = ModelConfig(
+        vocab_size=task.vocab_size, **{name: getattr(settings, name) for name in shape}
+    )
+    recipe = Recipe(
+        n_steps=settings.warm_steps,
+        batch=settings.warm_batch,
+        learning_rate=settings.warm_learning_rate,
+    )
+    return warm_start(task, config, recipe, seed=0).to(device)
+
+
+def _math(preset: Preset, device: torch.device) -> tuple[Task, Decoder]:
+    raise NotImplementedError
