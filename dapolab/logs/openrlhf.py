@@ -47,6 +47,13 @@ KEYS = (
 OPENRLHF = Vocabulary(
     "openrlhf",
     KEYS,
+    marks=(
+        "timing/generation",
+        "timing/ppo_train",
+        "policy_loss",
+        "rollout/response_length_mean",
+        "dynamic_filtering_pass_rate",
+    ),
     prefixes=("train/",),
     silent="rejected groups and their tokens, right and wrong groups, longest response",
 )

@@ -3,4 +3,6 @@
 from dapolab.logs.schema import BY_COLUMN
 from dapolab.logs.vocabulary import Key, Vocabulary
 
-DAPOLAB = Vocabulary("dapolab", tuple(Key(name, (name,)) for name in BY_COLUMN))
+DAPOLAB = Vocabulary(
+    "dapolab", tuple(Key(name, (name,)) for name in BY_COLUMN), marks=tuple(BY_COLUMN)
+)

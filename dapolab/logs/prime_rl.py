@@ -87,6 +87,16 @@ def derive(mapped: Mapped) -> None:
 PRIME_RL = Vocabulary(
     "prime_rl",
     KEYS,
+    marks=(
+        "time/step",
+        "time/wait_for_policy",
+        "trainer/",
+        "orchestrator/",
+        "decode_len/",
+        "solve_",
+        "off_policy/",
+        "mismatch_kl/",
+    ),
     derive=derive,
     silent="rollout seconds, longest response, groups that were cancelled or rejected before the "
     "batch",

@@ -222,7 +222,7 @@ def _vocabulary(
     if told:
         return VOCABULARIES[told]
     names = list(dict.fromkeys(str(name) for frame in frames for name in frame.columns))
-    hits = {name: len(found.known(names)) for name, found in VOCABULARIES.items()}
+    hits = {name: found.hits(names) for name, found in VOCABULARIES.items()}
     best = max(hits, key=lambda name: hits[name])
     if hits[best] or any(options.columns.values()):
         return VOCABULARIES[best] if hits[best] else DAPOLAB

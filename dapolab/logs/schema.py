@@ -42,14 +42,12 @@ LOG_METRICS: tuple[Metric, ...] = (
     Metric("log/steps", "steps", "training steps that the row is the mean of"),
     # the update
     Metric("train/entropy", "nats", "entropy, aggregated as the log's framework does"),
-    Metric("train/gradient_norm", "norm", "gradient norm before clipping"),
-    Metric("train/learning_rate", "rate", "learning rate"),
     Metric("train/loss", "loss", "policy loss as the framework reports it"),
     Metric("clip/share", "share", "tokens clipped on either side"),
     Metric("train/throughput", "tok/s/GPU", "tokens a second and GPU, by the log's own rule"),
 )
 
-BY_COLUMN: dict[str, Metric] = {metric.name: metric for metric in LOG_METRICS} | BY_NAME
+BY_COLUMN: dict[str, Metric] = BY_NAME | {metric.name: metric for metric in LOG_METRICS}
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,6 +58,7 @@ def derive(mapped: Mapped) -> None:
 TINKER = Vocabulary(
     "tinker",
     KEYS,
+    marks=("env/all/", "time/total"),
     derive=derive,
     silent="seconds of the rollout, longest response, truncation, trained responses after "
     "constant groups are removed",

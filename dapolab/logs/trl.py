@@ -66,8 +66,8 @@ def derive(mapped: Mapped) -> None:
     mapped.notes.append("TRL does not filter: the trained batch is all that was sampled")
     if mapped.has(COUNTED):
         mapped.notes.append(
-            "the log does not number its steps, its rows are counted; for TRL's console --every N says "
-            "how many steps lie between two"
+            "the log does not number its steps, its rows are counted; for TRL's console --every N "
+            "says how many steps lie between two"
         )
         return
     steps = pd.Series(mapped.keys.index, index=mapped.keys.index, dtype="float64")
@@ -91,6 +91,7 @@ def derive(mapped: Mapped) -> None:
 TRL = Vocabulary(
     "trl",
     KEYS,
+    marks=("completions/", "completion_length", "frac_reward_zero_std", "step_time"),
     prefixes=("train/",),
     derive=derive,
     silent="the parts of a step's time, right and wrong groups, the number of responses",

@@ -172,7 +172,7 @@ def _clip_ratio(mapped: Mapped) -> None:
     if not mapped.has(ratio) or longest not in mapped.keys:
         return
     at = mapped.keys[longest][mapped.keys[ratio] > 0].dropna()
-    if at.nunique() > 1:
+    if len(at) and at.min() != at.max():
         mapped.move_to_extra("trained/truncated_share")
         mapped.notes.append(
             f"{ratio} is not the truncation rate here: it is above 0 at different longest lengths, "
@@ -190,9 +190,15 @@ def _responses(mapped: Mapped) -> None:
     if not is_whole(rows, tolerance=1e-4):
         return
     rows = rows.round()
-    mapped.fill("trained/responses", rows, source=" / ".join(needed))
+    mapped.fill(
+        "trained/responses",
+        rows,
+        source="perf/total_num_tokens / (response_length/mean + prompt_length/mean)",
+    )
     tokens: pd.Series[float] = (rows * response).round()
-    mapped.fill("rollout/train_completion_tokens", tokens, source=" × ".join(needed))
+    mapped.fill(
+        "rollout/train_completion_tokens", tokens, source="trained/responses × response_length/mean"
+    )
     mapped.notes.append(
         "trained/responses = perf/total_num_tokens over the mean prompt and response length"
     )
@@ -201,6 +207,7 @@ def _responses(mapped: Mapped) -> None:
 VERL = Vocabulary(
     "verl",
     KEYS,
+    marks=("timing_s/", "timing/", "response_length/", "critic/", "actor/", "perf/total_num"),
     derive=derive,
     silent="rejected and surplus groups, their tokens, right and wrong groups, time of a wave",
 )

@@ -67,6 +67,7 @@ class Vocabulary:
     ----------
     framework : its name.
     keys : in order of preference.
+    marks : beginnings of keys that no other framework has: without one the keys are not its own.
     prefixes : what its loggers put before a key on some backends.
     derive : adds columns that follow exactly from the keys, and notes on the whole log.
     silent : what no key of the framework tells.
@@ -74,9 +75,15 @@ class Vocabulary:
 
     framework: str
     keys: tuple[Key, ...]
+    marks: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
     derive: Callable[[Mapped], None] = _nothing_more
     silent: str = ""
+
+    def hits(self, names: Iterable[str]) -> int:
+        """Count the keys that the vocabulary has; 0 where none is a mark of the framework."""
+        known = self.known(names)
+        return len(known) if any(plain.startswith(self.marks) for plain in known) else 0
 
     def known(self, names: Iterable[str]) -> dict[str, str]:
         """Return {plain key: key in the log} of the names that the vocabulary has."""
