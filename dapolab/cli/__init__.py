@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "compare": "several policies on the same prompts and answers",
     "theory": "the closed forms beside the simulator",
     "sweep": "a grid of scenarios; runs only what is missing",
+    "import-log": "a training log -> one table of steps",
     "recipe": "what a framework's loss really is, by version",
     "check": "your training config: what does nothing or harms",
     "bandit": "what a loss or a clip does to a toy policy",
@@ -71,7 +72,7 @@ def _run(words: list[str]) -> int:
     if command not in COMMANDS:
         _explain(command)
         return 0
-    module = importlib.import_module(f"dapolab.cli.{command}")
+    module = importlib.import_module(f"dapolab.cli.{command.replace('-', '_')}")
     parser = Parser(
         prog=f"dapolab {command}",
         usage=module.USAGE,
@@ -94,7 +95,7 @@ def _run(words: list[str]) -> int:
 
 def _explain(word: str) -> None:
     """Print the overview or the version; refuse any other word that is no command."""
-    lines = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    lines = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
     parser = Parser(
         prog="dapolab",
         usage="COMMAND [options]",
