@@ -15,6 +15,7 @@ from cli_cases import TINY, Desk
 
 from dapolab import sweep
 from dapolab.scenario import ConfigError
+from dapolab.sweep import point as point_module
 
 QUICK = ("--jobs", "1")
 GRID = """\
@@ -42,6 +43,10 @@ def ids(path="s.toml", **changes):
 def counts(said):
     document = said.document
     return tuple(document[key] for key in ("points", "computed", "skipped", "failed"))
+
+
+def rows_in(shards):
+    return pd.concat(pd.read_parquet(path) for path in sorted(shards.glob("[!.]*.parquet")))
 
 
 def stamps(folder):
@@ -100,7 +105,7 @@ def test_a_rerun_computes_nothing_and_one_new_value_only_its_points(desk):
     more = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
     assert counts(more) == (4, 1, 3, 0)
     assert stamps("out").items() >= before.items()
-    assert len(stamps("out")) == 4
+    assert len(rows_in(Path("out/shards"))) == 4
     table = pd.read_parquet(more.document["table"])
     assert table["set/workload.pass_rate.p"].tolist() == [0.4, 0.5, 0.6, 0.7]
     assert table["id"].is_unique
@@ -159,7 +164,7 @@ def test_a_failed_point_is_kept_listed_and_not_run_again(desk):
 
 
 def test_a_defect_does_not_end_the_sweep_and_is_tried_again(desk, monkeypatch):
-    measure = sweep._measure
+    measure = point_module.measure
 
     def broken(point):
         if point.changed["workload.pass_rate.p"] == 0.5:
@@ -167,12 +172,12 @@ def test_a_defect_does_not_end_the_sweep_and_is_tried_again(desk, monkeypatch):
         return measure(point)
 
     moved = []
-    monkeypatch.setattr(sweep, "_measure", broken)
+    monkeypatch.setattr(point_module, "measure", broken)
     points = sweep.expand(sweep.read_sweep(Path("s.toml")), folder=Path())
     done = sweep.run_sweep(points, Path("out"), n_jobs=1, on_done=lambda: moved.append(1))
     assert len(moved) == 3  # the bar moves for the failed one too
     assert done.failures == ("workload.pass_rate.p=0.5, seed 0: ZeroDivisionError: a defect",)
-    monkeypatch.setattr(sweep, "_measure", measure)
+    monkeypatch.setattr(point_module, "measure", measure)
     done = sweep.run_sweep(points, Path("out"), n_jobs=1)
     assert (done.n_computed, done.n_skipped, done.failures) == (1, 2, ())
 
@@ -193,15 +198,16 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(desk):
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
     before = {name: stamp for name, stamp in stamps("out").items() if not name.startswith(".")}
-    assert 5 <= len(before) < 400
+    had = set(rows_in(shards)["id"])
+    assert 5 <= len(had) < 400
     desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values[:60])))
     said = desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)
     points, computed, skipped, failed = counts(said)
     assert (points, computed + skipped, failed) == (60, 60, 0)
-    assert skipped == sum(name.partition("-")[0] in set(ids()) for name in before)
-    # what was there is untouched: every point has one shard with one row
+    assert skipped == len(had & set(ids()))
+    # what was there is untouched, and no committed point was computed again
     assert stamps("out").items() >= before.items()
-    rows = pd.concat(pd.read_parquet(path) for path in sorted(shards.glob("[!.]*.parquet")))
+    rows = rows_in(shards)
     assert rows["id"].is_unique
     assert set(ids()) <= set(rows["id"])
     # and what workers computed is what one process computes
@@ -232,6 +238,110 @@ def test_ctrl_c_stops_with_one_line_and_keeps_what_is_done(desk):
     # importing): for the shell that is 130 as well
     assert child.returncode in (130, -signal.SIGINT)
     assert len(list(Path("out/shards").glob("[!.]*.parquet"))) >= 5
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(desk, jobs):
+    values = [round(0.1 + i / 1000, 4) for i in range(40)]
+    desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values)))
+    # a limit on the size of files is a disk that is full for this process and its children
+    words = [sys.executable, "-c", FULL_DISK, "sweep", "s.toml", "-o", "out", "--jobs", jobs]
+    child = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert child.returncode == 2
+    assert child.stderr.count("\n") == 1
+    assert "File too large" in child.stderr
+    assert not [path for path in Path("out").rglob("*") if path.is_file()]
+    assert counts(desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)) == (40, 40, 0, 0)
+
+
+FULL_DISK = """\
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+from dapolab.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_two_sweeps_at_once_in_one_folder_lose_nothing(desk):
+    values = [round(0.1 + i / 1000, 4) for i in range(30)]
+    desk.write("s.toml", GRID.replace("[0.4, 0.5, 0.6]", str(values)))
+    words = [sys.executable, "-m", "dapolab", "sweep", "s.toml", "-o", "out", "--json", *QUICK]
+    children = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    documents = [json.loads(child.communicate(timeout=120)[0]) for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert all(d["computed"] + d["skipped"] == 30 for d in documents)
+    assert set(rows_in(Path("out/shards"))["id"]) == set(ids())
+    assert pd.read_parquet("out/s.parquet")["rollout/waves"].notna().all()
+    assert counts(desk.done("sweep", "s.toml", "-o", "out", "--json", *QUICK)) == (30, 0, 30, 0)
+
+
+def test_out_of_time_the_rest_is_left_and_taken_up_later(desk):
+    points = sweep.expand(sweep.read_sweep(Path("s.toml")), folder=Path())
+    none = sweep.run_sweep(points, Path("out"), n_jobs=1, max_seconds=0)
+    assert (none.n_computed, none.n_left, len(none.table)) == (0, 3, 0)
+    slow = sweep.run_sweep(points, Path("out"), n_jobs=1, max_seconds=1e-9)
+    assert slow.n_computed + slow.n_left == 3
+    rest = sweep.run_sweep(points, Path("out"), n_jobs=1, max_seconds=1000)
+    assert (rest.n_left, len(rest.table)) == (0, 3)
+    assert 0 < rest.efficiency <= 1
+
+
+# what is varied
+
+
+def test_random_draws_depend_on_nothing_but_their_key_and_number(desk):
+    def drawn(n, *, more=""):
+        desk.write(
+            "r.toml",
+            f'base = "tiny.toml"\n[random]\nn = {n}\nseed = 3\n[random.keys]\n'
+            '"workload.pass_rate.p" = { low = 0.2, high = 0.8 }\n' + more,
+        )
+        points = sweep.expand(sweep.read_sweep(Path("r.toml")), folder=Path())
+        return [dict(point.changed) for point in points]
+
+    few, many = drawn(5), drawn(50)
+    assert many[:5] == few
+    values = [row["workload.pass_rate.p"] for row in many]
+    assert len(set(values)) == 50
+    assert 0.2 <= min(values) < 0.3
+    assert 0.7 < max(values) < 0.8
+    more = drawn(
+        50,
+        more='"rollout.cap_tokens" = { low = 32, high = 1024, log = true, integer = true }\n'
+        '"collector.kind" = { choices = ["none", "rounds"] }\n',
+    )
+    assert [row["workload.pass_rate.p"] for row in more] == values
+    caps = [row["rollout.cap_tokens"] for row in more]
+    assert all(isinstance(cap, int) and 32 <= cap <= 1024 for cap in caps)
+    # uniform in the logarithm: half of the draws below the geometric mean, 181
+    below = sum(cap < 181 for cap in caps)
+    assert abs(below - 25) < 4.5 * (50 * 0.25) ** 0.5
+    assert {row["collector.kind"] for row in more} == {"none", "rounds"}
+
+
+def test_every_whole_number_of_a_range_is_drawn_as_often():
+    spread = sweep.Spread(low=1, high=4, integer=True)
+    values = [spread.at((i + 0.5) / 4000) for i in range(4000)]
+    assert [values.count(k) for k in (1, 2, 3, 4)] == [1000] * 4
+
+
+def test_lists_move_together_and_policies_have_names(desk):
+    desk.write(
+        "l.toml",
+        'base = "tiny.toml"\n[lists]\n"rollout.groups_per_step" = [2, 4]\n'
+        '"hardware.slots" = [4, 8]\n[policies.half]\nkind = "over_provision"\neta = 1.5\n'
+        '[policies.double]\nkind = "over_provision"\neta = 2.0\n',
+    )
+    points = sweep.expand(sweep.read_sweep(Path("l.toml")), folder=Path())
+    seen = [
+        (p.changed["policy"], p.scenario.collector.eta, p.scenario.rollout.groups_per_step)
+        for p in points
+    ]
+    assert seen == [("half", 1.5, 2), ("half", 1.5, 4), ("double", 2.0, 2), ("double", 2.0, 4)]
+    assert [p.scenario.hardware.slots for p in points] == [4, 8, 4, 8]
+    table = pd.read_parquet(desk.done("sweep", "l.toml", "--json", *QUICK).document["table"])
+    assert table["policy"].tolist() == ["half", "half", "double", "double"]
 
 
 # grids
@@ -274,6 +384,15 @@ def test_grids_of_several_kinds_of_value(desk):
             "run.steps: must be at least 1, got 0 (at run.steps=0)",
         ),
         ('base = "tiny.toml"\n[fixed]\nrun = 3\n[grid]\n"run.steps" = [3]\n', "not a table"),
+        (
+            'base = "tiny.toml"\n[lists]\n"run.steps" = [1, 2]\n"hardware.slots" = [3]\n',
+            "lists move together and need one length: run.steps 2, hardware.slots 1",
+        ),
+        (
+            'base = "tiny.toml"\n[random]\nn = 2\n[random.keys]\n"run.steps" = { low = 3 }\n',
+            "give low < high, or choices",
+        ),
+        ('base = "tiny.toml"\n[policies.x]\nkind = "nosuch"\n', "nosuch"),
         ('base = "tiny.toml"\nname = "a/b"\n[grid]\n"run.steps" = [3]\n', "use letters"),
     ],
 )

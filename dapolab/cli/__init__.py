@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "compare": "several policies on the same prompts and answers",
     "theory": "the closed forms beside the simulator",
     "sweep": "a grid of scenarios; runs only what is missing",
+    "best": "which points of a sweep may be the best, and by how much",
+    "calibrate": "measured times -> a decode law, learner constants",
     "import-log": "a training log -> one table of steps",
     "recipe": "what a framework's loss really is, by version",
     "check": "your training config: what does nothing or harms",

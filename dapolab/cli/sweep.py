@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=whole_number(least=1), metavar="J", help="processes (default: all cores)"
     )
+    parser.add_argument(
+        "--max-seconds", type=whole_number(least=1), metavar="S", help="begin no work after that"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -57,7 +60,13 @@ def run(options: argparse.Namespace) -> None:
     missing = plan(points, shards)
     with progress(f"sweep {sweep.name}", len(missing)) as tick:
         done = run_sweep(
-            points, shards, missing, engine=options.engine, n_jobs=options.jobs, on_done=tick
+            points,
+            shards,
+            missing,
+            engine=options.engine,
+            n_jobs=options.jobs,
+            max_seconds=options.max_seconds,
+            on_done=tick,
         )
     table = folder / f"{sweep.name}.parquet"
     atomic_write(table, done.table.to_parquet(index=False))
@@ -67,6 +76,7 @@ def run(options: argparse.Namespace) -> None:
             "computed": done.n_computed,
             "skipped": done.n_skipped,
             "failed": len(done.failures),
+            "left": done.n_left,
             "seconds": done.seconds,
             "table": str(table),
         }
@@ -81,6 +91,10 @@ def _print(done: "Swept", table: Path) -> None:
         f"{done.n_points} points: {done.n_computed} computed, {done.n_skipped} skipped (there "
         f"already), {len(done.failures)} with an error, {number(done.seconds)} s"
     )
+    if done.n_computed > 1:
+        out.print(f"processes were at work {done.efficiency:.0%} of the time")
+    if done.n_left:
+        out.print(f"{done.n_left} points left at --max-seconds: the same command goes on")
     failures = list(done.failures)
     more = len(failures) - _FAILURES_SHOWN
     print_notes(

@@ -12,8 +12,13 @@ from dapolab.stats.estimate import (
     simultaneous,
     wilson,
 )
-from dapolab.stats.ranking import BestSet, best_set, best_set_of_ratios
-from dapolab.stats.ratios import paired_difference, paired_ratio, ratio_of_totals
+from dapolab.stats.ranking import BestSet, best_set, best_set_of_ratios, screen
+from dapolab.stats.ratios import (
+    paired_difference,
+    paired_ratio,
+    ratio_of_totals,
+    ratio_standard_error,
+)
 from dapolab.stats.series import BatchMeans, batch_means
 
 __all__ = [
@@ -29,6 +34,8 @@ __all__ = [
     "paired_ratio",
     "quantile_estimate",
     "ratio_of_totals",
+    "ratio_standard_error",
+    "screen",
     "simultaneous",
     "wilson",
 ]

@@ -107,6 +107,64 @@ def best_set_of_ratios(
     return _rank(names, np.asarray(points), np.vstack(pseudo), minimise=minimise, level=level)
 
 
+def screen(
+    means: npt.ArrayLike,
+    standard_errors: npt.ArrayLike,
+    n: npt.ArrayLike,
+    *,
+    minimise: bool = True,
+    level: float = LEVEL,
+) -> npt.NDArray[np.bool_]:
+    """Return which of many independent means may be the best: stage 1 of a selection.
+
+    A mean leaves when some other is better by Welch's two-sided t interval at
+    1 - (1 - level)/(k - 1), as in ``best_set``, without pairing. Only the means that could reject
+    it are tried, so that 100,000 of them take no matrix.
+
+    Parameters
+    ----------
+    means, standard_errors : arrays (k,).
+    n : repetitions behind each mean, (k,); a mean of one repetition neither leaves nor rejects.
+
+    Raises
+    ------
+    ValueError : nothing to rank, shapes differ, or NaN.
+    """
+    mean_K, se_K = sample(means, name="means"), sample(standard_errors, name="standard_errors")
+    n_K = sample(n, name="n")
+    check_level(level)
+    if not mean_K.shape == se_K.shape == n_K.shape:
+        raise ValueError("means, standard errors and n need one entry each")
+    cost_K = mean_K if minimise else -mean_K
+    kept_K = np.ones(cost_K.size, dtype=np.bool_)
+    if cost_K.size < 2:
+        return kept_K
+    tail = (1.0 - simultaneous(level, n_comparisons=cost_K.size - 1)) / 2
+    known_K = n_K > 1
+    df_K = np.where(known_K, n_K - 1, 1.0)
+    for j in _rivals(cost_K, se_K, df_K, known_K, tail):
+        rest = np.flatnonzero(kept_K & known_K & (cost_K > cost_K[j]))
+        se, df = se_K[rest], df_K[rest]
+        variance = se**2 + se_K[j] ** 2
+        # rounding of a tie is not a difference
+        spread = np.maximum(np.sqrt(variance), 1e-13 * (np.abs(cost_K[rest]) + abs(cost_K[j])))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            welch = variance**2 / (se**4 / df + se_K[j] ** 4 / df_K[j])
+        welch = np.where(np.isfinite(welch), welch, np.minimum(df, df_K[j]))
+        beaten = cost_K[rest] - cost_K[j] > -special.stdtrit(welch, tail) * spread
+        kept_K[rest[beaten]] = False
+    return kept_K
+
+
+def _rivals(
+    cost_K: Floats, se_K: Floats, df_K: Floats, known_K: npt.NDArray[np.bool_], tail: float
+) -> Sequence[int]:
+    """Return the means that can reject another: the lowest, and the lowest upper ends."""
+    upper_K = cost_K - special.stdtrit(df_K, tail) * se_K
+    order = [*np.argsort(upper_K, kind="stable")[:10], *np.argsort(cost_K, kind="stable")[:10]]
+    return [int(j) for j in dict.fromkeys(order) if known_K[j]]
+
+
 def _check_paired(rows: Sequence[Floats]) -> None:
     if not rows:
         raise ValueError("a ranking needs at least one policy")

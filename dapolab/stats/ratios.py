@@ -97,6 +97,24 @@ def ratio_of_totals(
     return _around(ratio, left_out, unit=unit, level=level)
 
 
+def ratio_standard_error(num: npt.ArrayLike, den: npt.ArrayLike) -> float | None:
+    """Return the standard error of Σnum/Σden: the ratio × the jackknife error of its logarithm.
+
+    None for one repetition, and where one repetition alone makes the ratio positive or finite.
+
+    Raises
+    ------
+    ValueError : shapes differ, NaN, a negative total, or a denominator that is 0 throughout.
+    """
+    numerator, denominator = _totals(num, den, name="a ratio of totals")
+    if numerator.size < 2 or not numerator.any():
+        return 0.0 if numerator.size > 1 else None
+    left_out = log_ratio_jackknife(numerator, denominator)[1]
+    if not np.isfinite(left_out).all():
+        return None
+    return float(numerator.sum() / denominator.sum()) * jackknife_se(left_out)
+
+
 def paired_ratio(
     num_a: npt.ArrayLike,
     den_a: npt.ArrayLike,
