@@ -17,11 +17,16 @@ from dapolab.errors import ConfigError
 from dapolab.scenario import Collector, ExactRefill, Objective, Rollout, check, read_toml
 from dapolab.scenario.config import Config, Count, NonNegative, Positive, Share
 from dapolab.scenario.load import lay_over
-from gpu_runs.recipe import resolve
+from gpu_runs.recipe import resolve, without_recipe
 
 FOLDER = Path(__file__).parent / "presets"
 ALIASES = {"seed": "run.seed", "steps": "run.steps", "dataset": "task.path", "recipe": "recipe"}
 """Short options of the command line; ``hf_path`` is one more and chooses the kind of model too."""
+DRIVEN = (
+    *("none", "filter_no_refill", "exact_refill", "rounds"),
+    *("replenish", "streaming", "over_provision", "verl_v1"),
+)
+"""Collectors that the real engine plays: those that need no memory of earlier steps."""
 NOT_SUPPORTED = {
     "gae": "there is no value function",
     "remax": "no greedy response is sampled",
@@ -168,6 +173,11 @@ class Preset(Config):
         kind = self.objective.advantage.kind
         if kind in NOT_SUPPORTED:
             raise ValueError(f'advantage "{kind}" cannot be trained here: {NOT_SUPPORTED[kind]}')
+        if self.collector.kind not in DRIVEN:
+            raise ValueError(
+                f'collector "{self.collector.kind}" is simulated, not run: choose '
+                f"{', '.join(DRIVEN)}"
+            )
         if self.rollout.group_size == 1 and self.collector.kind != "none":
             raise ValueError(
                 "rollout.group_size 1 has no spread to filter on: raise it, or set "
@@ -224,7 +234,8 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset
     Parameters
     ----------
     name : one of ``preset_names()``, or the path of a TOML file.
-    overrides : dotted keys and values; the short ones of ``ALIASES`` and ``hf_path`` as well.
+    overrides : dotted keys and values; the short ones of ``ALIASES`` and ``hf_path`` as well. A
+        ``recipe`` replaces all that the file says of objective, collector and updates.
 
     Raises
     ------
@@ -233,7 +244,10 @@ def load(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Preset
     """
     path = find(name)
     data = read_toml(path)
-    lay_over(data, _dotted(overrides or {}))
+    changes = _dotted(overrides or {})
+    if "recipe" in changes:
+        data = without_recipe(data)
+    lay_over(data, changes)
     return build(data, where=str(name))
 
 
@@ -267,11 +281,26 @@ def find(name: str | Path) -> Path:
 
 
 def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Write short options out."""
+    """Write short options out.
+
+    Raises
+    ------
+    ConfigError
+        A word without a table that is neither short option nor key of the preset.
+    """
     found: dict[str, Any] = {}
     for key, value in overrides.items():
         if key == "hf_path":
             found |= {"model.kind": "hf", "model.path": value}
+        elif "." not in key and key not in ALIASES and key not in Preset.model_fields:
+            raise ConfigError(f"unknown option --{key}; nearest: --{_nearest(key)}")
         else:
             found[ALIASES.get(key, key)] = value
     return found
+
+
+def _nearest(word: str) -> str:
+    """Return the option most like a word, with its table."""
+    dotted = {key.rpartition(".")[2]: key for key in reversed(_flat(Preset().model_dump()))}
+    known = {**dotted, **{name: name for name in (*ALIASES, "hf_path", "device", "output")}}
+    return known[difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]]

@@ -11,6 +11,19 @@ from dapolab.errors import ConfigError
 from dapolab.recipes import Recipe, find
 from dapolab.scenario import Rollout, Rounds, check
 
+OF_A_RECIPE = ("objective", "collector")
+OF_A_RECIPE_IN_TRAIN = ("responses_per_update", "epochs", "when_no_signal")
+"""What a recipe says, and a preset's file no longer says where the command line names a recipe."""
+
+
+def without_recipe(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of a preset less everything that a recipe would say."""
+    tables = {key: value for key, value in data.items() if key not in OF_A_RECIPE}
+    train = tables.get("train")
+    if isinstance(train, Mapping):
+        tables["train"] = {k: v for k, v in train.items() if k not in OF_A_RECIPE_IN_TRAIN}
+    return tables
+
 
 def resolve(data: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Return the tables with the recipe's settings under those of the preset.
@@ -36,7 +49,8 @@ def resolve(data: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         recipe = find(str(name))
         tables["objective"] = _merge(_objective(recipe, rollout), own)
         tables["train"] = _train(recipe, rollout) | _table(tables, "train", where)
-        tables.setdefault("collector", _collector(recipe, rollout, where))
+        if "collector" not in tables:
+            tables["collector"] = _collector(recipe, rollout, where)
     _one_penalty(tables, own, rollout, where)
     _sizes(tables, rollout, where)
     return tables
