@@ -1,0 +1,1 @@
+"""Predictions checked against real systems: calibrate, backtest, replay, published results."""

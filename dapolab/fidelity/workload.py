@@ -1,0 +1,172 @@
+"""A workload from a step log alone: four figures fix four parameters, one stays a prior.
+
+Mean and longest response of a step fix median and sigma once it is known how much of the spread
+lies between prompts; they do not tell that share, so it is a prior (per-response sets with n ≥ 8
+show .7 to .8) and its effect is shown. All-right and all-wrong shares fix the pass rates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dapolab.errors import ConfigError
+from dapolab.fidelity.steps import (
+    MAX_TOKENS,
+    MEAN_TOKENS,
+    column,
+    n_responses,
+    prompt_tokens,
+    single_wave,
+)
+from dapolab.scenario import JointWorkload, Prompts, Rollout
+from dapolab.workload.fit import StepFigures, from_step_figures
+from dapolab.workload.marginals import marginals
+from dapolab.workload.model import PromptStream
+
+Floats = NDArray[np.float64]
+
+PRIOR_SHARES = (0.7, 0.75, 0.8)
+_FIGURES = ("all_right_share", "all_wrong_share", "mean_tokens", "max_tokens")
+_FITTED = ("median_tokens", "sigma", "mean_logit", "sd_logit")
+_LOGS = ("median_tokens", "sigma", "sd_logit")
+_NUDGE = 0.03
+
+
+@dataclass(frozen=True, eq=False)
+class StepWorkload:
+    """A workload fitted to a step log.
+
+    Attributes
+    ----------
+    workload : at the middle of the prior.
+    figures : what was fitted; ``figures_se`` their standard errors over steps.
+    sensitivity : one row a prior share: the fitted parameters and what follows (mixed share,
+        truncated share, longest response of one step).
+    truncated_share : in the log, NaN where it does not tell; a check, not fitted.
+    """
+
+    workload: JointWorkload
+    figures: StepFigures
+    figures_se: Mapping[str, float]
+    sensitivity: pd.DataFrame
+    truncated_share: float
+    _slopes: Mapping[str, Mapping[str, float]]
+
+    def draw(self, rng: np.random.Generator) -> JointWorkload:
+        """Return a workload with figures drawn over steps and a prompt share from the prior.
+
+        Parameters move along their slopes in the figures, on a log scale where they are positive.
+        """
+        share = float(rng.uniform(PRIOR_SHARES[0], PRIOR_SHARES[-1]))
+        update: dict[str, float] = {"prompt_share": share}
+        shares = self.sensitivity["prompt_share"].to_numpy(float)
+        steps = {name: se * rng.standard_normal() for name, se in self.figures_se.items()}
+        for name in _FITTED:
+            value = self.sensitivity[name].to_numpy(float)
+            value = np.log(value) if name in _LOGS else value
+            at = float(np.interp(share, shares, value))
+            at += sum(self._slopes[figure][name] * step for figure, step in steps.items())
+            update[name] = float(np.exp(at)) if name in _LOGS else at
+        return self.workload.model_copy(update=update)
+
+
+def step_figures(frame: pd.DataFrame, *, rollout: Rollout) -> tuple[StepFigures, dict[str, float]]:
+    """Return the figures of the one-wave steps, and their standard errors over steps.
+
+    Raises
+    ------
+    ConfigError
+        The log has no group composition, or no mean and longest response.
+    """
+    rows = frame[single_wave(frame)]
+    found = {
+        "all_right_share": column(rows, "rollout/all_right_share"),
+        "all_wrong_share": column(rows, "rollout/all_wrong_share"),
+        "mean_tokens": column(rows, MEAN_TOKENS),
+        "max_tokens": column(rows, MAX_TOKENS),
+    }
+    for name, values in found.items():
+        if not np.isfinite(values).any():
+            raise ConfigError(f"a workload from a step log needs {name}; this log does not have it")
+    means = {name: float(np.nanmean(values)) for name, values in found.items()}
+    errors = {
+        name: float(np.nanstd(values, ddof=1) / np.sqrt(np.isfinite(values).sum()))
+        for name, values in found.items()
+    }
+    n = float(np.nanmedian(n_responses(rows, rollout)))
+    figures = StepFigures(
+        group_size=rollout.group_size,
+        groups_per_step=max(round(n / rollout.group_size), 1),
+        cap_tokens=rollout.cap_tokens,
+        **means,
+    )
+    return figures, errors
+
+
+def workload_of_steps(
+    frame: pd.DataFrame, *, rollout: Rollout, source: str = "", draws: bool = True
+) -> StepWorkload:
+    """Fit the workload; ``draws`` false skips the slopes that ``draw`` needs.
+
+    Raises
+    ------
+    ConfigError
+        As ``step_figures``; figures that no such workload reproduces.
+    """
+    figures, errors = step_figures(frame, rollout=rollout)
+    prompts = Prompts(tokens_median=max(prompt_tokens(frame, rollout), 1.0))
+
+    def at(figures: StepFigures, share: float) -> JointWorkload:
+        found = from_step_figures(figures, prompt_share=share, source=source)
+        return found.model_copy(update={"prompts": prompts})
+
+    fits = {share: at(figures, share) for share in PRIOR_SHARES}
+    middle = fits[PRIOR_SHARES[1]]
+    slopes = {}
+    for name in _FIGURES if draws else ():
+        value = float(getattr(figures, name))
+        # a share moves by its own standard error at least, lengths by a few per cent
+        step = max(_NUDGE * value, 1e-3)
+        moved = at(StepFigures(**(vars(figures) | {name: value + step})), PRIOR_SHARES[1])
+        slopes[name] = {p: (_scale(moved, p) - _scale(middle, p)) / step for p in _FITTED}
+    rows = [_row(law, figures) for law in fits.values()]
+    truncated = column(frame[single_wave(frame)], _TRUNCATED)
+    return StepWorkload(
+        workload=middle,
+        figures=figures,
+        figures_se=errors if draws else {},
+        sensitivity=pd.DataFrame(rows),
+        truncated_share=float(np.nanmean(truncated)) if np.isfinite(truncated).any() else np.nan,
+        _slopes=slopes,
+    )
+
+
+_TRUNCATED = ("rollout/truncated_share", "trained/truncated_share")
+
+
+def _scale(law: JointWorkload, name: str) -> float:
+    value = float(getattr(law, name))
+    return float(np.log(value)) if name in _LOGS else value
+
+
+def _row(law: JointWorkload, figures: StepFigures) -> dict[str, float]:
+    """Return a row of the sensitivity table: parameters, and what they imply."""
+    implied = marginals(law, group_size=figures.group_size, cap_tokens=figures.cap_tokens)
+    mixed = 1 - implied.all_right_probability - implied.all_wrong_probability
+    return {
+        "prompt_share": law.prompt_share,
+        **{name: float(getattr(law, name)) for name in _FITTED},
+        "mixed_share": float(mixed),
+        "truncated_share": float(implied.weight_N @ implied.truncated_N),
+        "square_ratio": square_ratio(law, cap_tokens=figures.cap_tokens),
+    }
+
+
+def square_ratio(law: JointWorkload, *, cap_tokens: int, n_prompts: int = 4000) -> float:
+    """Return E[L²]/E[L]² of the capped lengths, from fixed draws: what the context sum needs."""
+    drawn = PromptStream(law, group_size=4, cap_tokens=cap_tokens, seed=0).draw(0, n_prompts)
+    lengths = drawn.n_tokens_PG.astype(np.float64)
+    return float((lengths**2).mean() / lengths.mean() ** 2)
