@@ -62,10 +62,12 @@ def one_loss(
     if kind == "cispo":
         band = clip["bounds"] == "band"
         bottom = 0.0 if low is None else (1 - low if band else low)
-        return -clamp(math.exp(d), bottom, 1 + high if band else high) * A * logp
+        r = math.exp(d if clip["level"] == "token" else mean)
+        return -clamp(r, bottom, 1 + high if band else high) * A * logp
     if kind == "sapo":
         tau = clip["tau_positive"] if A > 0 else clip["tau_negative"]
-        return -4 / tau / (1 + math.exp(-tau * (math.exp(d) - 1))) * A
+        r = math.exp(d if clip["level"] == "token" else mean)
+        return -4 / tau / (1 + math.exp(-tau * (r - 1))) * A
     if kind == "vespo":
         side = "positive" if A >= 0 else "negative"
         k, lam = clip[f"k_{side}"], clip[f"lambda_{side}"]

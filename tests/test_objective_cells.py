@@ -107,12 +107,14 @@ def test_gradient_weights_under_sampler_corrections(level, action, in_denominato
 
 @pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
 @pytest.mark.parametrize("weight", ["none", "detached", "attached"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("straight", [True, False])
-def test_gradient_weights_of_kl_losses(estimator, weight, straight) -> None:
+def test_gradient_weights_of_kl_losses(estimator, weight, straight, level) -> None:
     for clamps in ({}, {"log_ratio_clamp": 0.3, "value_clamp": 0.1}):
         kl = Kl(
             estimator=estimator,
             ratio_weight=weight,
+            ratio_level=level,
             straight_through=straight,
             coefficient=0.7,
             **clamps,

@@ -16,6 +16,8 @@ from dapolab.scenario import (
     SamplerCorrection,
     SeqMeanTokenMean,
     TokenMean,
+    TokenSum,
+    VespoClip,
 )
 
 F = torch.float64
@@ -262,6 +264,30 @@ def test_metrics_of_the_mismatch() -> None:
         assert metrics[f"sampler/{name}"].item() == pytest.approx(value, rel=1e-12), name
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_it_enters_the_sequence_weight_of_vespo(level: str) -> None:
+    """w = Π current/old · Π (cut old/sampler): φ(w) = e^λ·w^k·e^(−λw); a 0 counts as 1e-8 (TRL)."""
+    rule = SamplerCorrection(level=level, action="band", upper=1.3, applies="enters")
+    batch = batch_of()
+    config = Objective(clip=VespoClip(), aggregation=TokenSum(), sampler=rule)
+    gradient = gradient_weights(batch, config)
+    A = [1.0, -0.5, 2.0]
+    right = torch.zeros(3, 3, dtype=F)
+    for i, row in enumerate(RATIOS):
+        ratios = [x for x in row if x is not None]
+        w = math.exp(0.05 * len(ratios))
+        for x in ratios if level == "token" else [math.prod(ratios)]:
+            w *= x if x <= 1.3 else 1e-8
+        k, lam = (2.0, 3.0) if A[i] >= 0 else (3.0, 2.0)
+        right[i, : len(ratios)] = -math.exp(lam) * w**k * math.exp(-lam * w) * A[i]
+    torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-30)
+    logp = batch.logp.detach().requires_grad_()
+    value = policy_loss(batch_of(logp=logp), config).value
+    torch.testing.assert_close(torch.autograd.grad(value, logp)[0], right, rtol=1e-10, atol=1e-30)
+    with pytest.raises(ValueError, match="vespo"):
+        Objective(sampler=rule)
+
+
 def test_missing_policies_are_named() -> None:
     """Four policies, none stands in for another."""
     whole = batch_of()
@@ -284,3 +310,9 @@ def test_settings_that_contradict_each_other() -> None:
         Objective(sampler=SamplerCorrection(level="token", applies="replaces"))
     with pytest.raises(ValueError, match="exceeds"):
         SamplerCorrection(level="token", lower=3.0, upper=2.0)
+    with pytest.raises(ValueError, match="exceeds"):
+        Rejection(lower=3.0, upper=2.0)
+    with pytest.raises(ValueError, match="no ratio"):
+        Rejection(estimator="k3", lower=0.5)
+    with pytest.raises(ValueError, match="one a response"):
+        Rejection(level="sequence", scope="token")

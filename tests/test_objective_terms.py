@@ -14,6 +14,7 @@ from dapolab import rules
 from dapolab.metrics import UPDATE_METRICS
 from dapolab.objective import (
     Batch,
+    EntropyControl,
     Status,
     Structure,
     gradient_weights,
@@ -311,6 +312,43 @@ def test_weighted_quantile_is_that_of_the_copies(level: float) -> None:
         right = torch.quantile(copies, level).item()
         assert got[replica].item() == pytest.approx(right, rel=1e-12)
     assert weighted_quantile(values, mask=torch.zeros_like(mask), level=level).tolist() == [0, 0]
+
+
+def test_the_entropy_coefficient_follows_the_entropy() -> None:
+    """Up by a step at or below the target, down above it, bounded; applied one update late."""
+    control = EntropyControl(coef=0.1, target=0.5, delta=0.2, low=0.0, high=0.4)
+    seen = []
+    for entropy in (0.9, 0.5, 0.2, 0.2, 0.8, 0.1):
+        seen.append((control.applied, control.coef))
+        control = control.after(entropy)
+    right = [(0.0, 0.1), (0.0, 0.0), (0.2, 0.2), (0.4, 0.4), (0.4, 0.4), (0.0, 0.2)]
+    assert [x for pair in seen for x in pair] == pytest.approx([x for p in right for x in p])
+    assert control.coef == pytest.approx(0.4)
+    with pytest.raises(ConfigError, match="exceeds high"):
+        EntropyControl(low=1.0, high=0.5)
+    with pytest.raises(ConfigError, match="negative"):
+        EntropyControl(delta=-0.1)
+
+
+def test_a_kl_weighed_by_the_responses_ratio() -> None:
+    """TRL's bias correction at the sequence level: k3 of each token times exp(mean log r)."""
+    old = torch.tensor([[-1.0, -2.0], [-0.5, -1.5]], dtype=F)
+    logp = old + torch.tensor([[0.2, -0.4], [0.3, 0.9]], dtype=F)
+    batch = Batch(
+        logp=logp,
+        old_logp=old,
+        ref_logp=old - 0.3,
+        mask=torch.tensor([[1.0, 1], [1, 0]], dtype=F),
+        advantages=torch.zeros(2, dtype=F),
+    )
+    kl = Kl(coefficient=2.0, ratio_weight="attached", ratio_level="sequence")
+    got = policy_loss(batch, Objective(kl=kl)).value.item()
+
+    def k3(d: float) -> float:
+        return math.exp(-d) - 1 + d
+
+    right = 2.0 / 3 * ((k3(0.5) + k3(-0.1)) * math.exp(-0.1) + k3(0.6) * math.exp(0.3))
+    assert got == pytest.approx(right, rel=1e-12)
 
 
 def test_kl_in_the_reward_adds_nothing_to_the_loss() -> None:

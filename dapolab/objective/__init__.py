@@ -17,6 +17,7 @@ except ModuleNotFoundError as missing:
 from dapolab.objective.advantages import Advantages, Status, advantages
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
+from dapolab.objective.entropy_control import EntropyControl
 from dapolab.objective.gradient import gradient_weights
 from dapolab.objective.groups import Groups
 from dapolab.objective.kl import kl_estimate
@@ -37,6 +38,7 @@ __all__ = [
     "Advantages",
     "Batch",
     "Correction",
+    "EntropyControl",
     "Groups",
     "Loss",
     "Signal",

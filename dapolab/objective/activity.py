@@ -5,14 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from dapolab.objective.clipping import (
-    Tokens,
-    cispo_bounds,
-    dppo_keep,
-    gmpo_bounds,
-    ratio_bounds,
-    sequence_log_ratio,
-)
+from dapolab.objective.clipping import gmpo_bounds, ratio_bounds
+from dapolab.objective.tokens import Tokens, is_shared, sequence_log_ratio
+from dapolab.objective.weighting import cispo_bounds, dppo_keep
 from dapolab.scenario import (
     CispoClip,
     Clip,
@@ -63,7 +58,7 @@ def clip_counts(tokens: Tokens, clip: Clip) -> tuple[Tensor, ...]:
                 two_sided=False,
             )
         case CispoClip():
-            ratio = tokens.ratio_of(clip).exp()
+            ratio = sequence_log_ratio(tokens, clip).exp()
             low, high = cispo_bounds(clip)
             valid = tokens.mask != 0
             return (ratio > high) & valid, (ratio < low) & valid, torch.zeros_like(valid)
@@ -102,8 +97,7 @@ def stopping_sides(clip: Clip, sides: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def is_plain(tokens: Tokens, clip: Clip) -> bool:
     """Say whether a token has a gradient exactly if A ≠ 0 and no side stops it."""
-    shared = isinstance(clip, (GspoClip, LuspoClip)) and clip.level == "sequence"
-    mixed = shared and tokens.advantages.shape[-1] != 1
+    mixed = is_shared(clip) and tokens.advantages.shape[-1] != 1
     chooses = isinstance(clip, (ClipCov, KlCov))
     return not (mixed or chooses or _is_pulled(clip) or _gradient_bound(clip) is not None)
 
@@ -143,7 +137,7 @@ def active_tokens(
     counts = tokens.mask != 0 if weight is None else (weight != 0) & (tokens.mask != 0)
     if isinstance(clip, GmpoClip):
         learns = learns & counts.any(dim=-1, keepdim=True)
-    elif isinstance(clip, (GspoClip, LuspoClip)) and clip.level == "sequence":
+    elif is_shared(clip):
         learns = (learns & counts).any(dim=-1, keepdim=True)  # the ratio is the response's
     else:
         learns = learns & counts

@@ -14,7 +14,7 @@ from dapolab.objective.masking import token_mean
 from dapolab.scenario import ClipCov, KlCov
 
 if TYPE_CHECKING:
-    from dapolab.objective.clipping import Tokens
+    from dapolab.objective.tokens import Tokens
 
 
 def covariance(tokens: "Tokens") -> Tensor:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from dapolab.objective.batch import Batch
-from dapolab.objective.clipping import Tokens
 from dapolab.objective.masking import keep_valid, row_mean
 from dapolab.objective.quantiles import weighted_quantile
+from dapolab.objective.tokens import Tokens
 from dapolab.scenario import Objective
 
 

@@ -10,18 +10,12 @@ import torch
 from torch import Tensor
 
 from dapolab.objective.batch import Batch, Structure
-from dapolab.objective.clipping import (
-    Tokens,
-    dppo_keep,
-    gmpo_bounds,
-    ratio_bounds,
-    sapo_tau,
-    sequence_log_ratio,
-    weight_without_gradient,
-)
+from dapolab.objective.clipping import gmpo_bounds, ratio_bounds
 from dapolab.objective.kl import kl_estimate, kl_slope
-from dapolab.objective.loss import Parts, split_parts
+from dapolab.objective.loss import Parts, kl_ratio, split_parts
 from dapolab.objective.masking import inverse, keep_valid, row_mean
+from dapolab.objective.tokens import Tokens, is_shared, sequence_log_ratio
+from dapolab.objective.weighting import dppo_keep, sapo_tau, weight_without_gradient
 from dapolab.scenario import (
     CispoClip,
     Clip,
@@ -41,6 +35,10 @@ from dapolab.scenario import (
     SapoClip,
     VespoClip,
 )
+
+# Surrogates whose weight keeps the gradient of log π beyond a clamp of the ratio, or that say
+# themselves what a clamp does.
+_OWN_CLAMP = (GpgClip, CispoClip, VespoClip, DroClip, DppoTvClip, DppoKlClip)
 
 
 @torch.no_grad()
@@ -75,53 +73,53 @@ def gradient_weights(
     else:
         gradient = _surrogate_gradient(tokens, config.clip, weighted, parts.chosen)
     if config.kl is not None and config.kl.place == "loss":
-        gradient = gradient + outer * config.kl.coefficient * _kl_slope(parts, config.kl)
+        gradient = gradient + config.kl.coefficient * _kl_gradient(parts, config.kl, outer)
     return gradient
 
 
 def _surrogate_gradient(tokens: Tokens, clip: Clip, outer: Tensor, chosen: Tensor | None) -> Tensor:
     if isinstance(clip, GmpoClip):
         return _gmpo(tokens, clip, outer)
-    if isinstance(clip, (GspoClip, LuspoClip)) and clip.level == "sequence":
-        slope = _bounded_slope(sequence_log_ratio(tokens, clip), tokens.advantages, clip)
-        if isinstance(clip, LuspoClip):
-            slope = slope * tokens.mask.sum(dim=-1, keepdim=True)
-        shared = _shared_by_row(outer * slope, tokens.mask)
-        return shared * _within(tokens, clip)
-    return outer * _slope(tokens, clip, chosen)
+    slope = _slope(tokens, clip, chosen)
+    if is_shared(clip):
+        return _shared_by_row(outer * slope, tokens.mask) * _within(tokens, clip)
+    if not isinstance(clip, _OWN_CLAMP):
+        slope = slope * _within(tokens, clip)
+    return outer * slope
 
 
 def _slope(tokens: Tokens, clip: Clip, chosen: Tensor | None) -> Tensor:
-    """Return dℓ/d(log π) of surrogates whose tokens do not depend on each other."""
+    """Return dℓ/d(log r) of the ratio that a token looks at, its own or its response's.
+
+    Weights without gradient multiply log π, whose own derivative is 1.
+    """
     A = tokens.advantages
     match clip:
         case GpgClip() | CispoClip() | VespoClip():
             return -A * weight_without_gradient(tokens, clip)
         case DroClip():
             return clip.beta * tokens.ratio_of(clip) - A
-    inside = _within(tokens, clip)
-    match clip:
         case GspoClip() | LuspoClip():
             slope = _bounded_slope(sequence_log_ratio(tokens, clip), A, clip)
             length = tokens.mask.sum(dim=-1, keepdim=True)
-            return inside * (slope * length if isinstance(clip, LuspoClip) else slope)
+            return slope * length if isinstance(clip, LuspoClip) else slope
         case PpoClip() | ClipCov():
-            slope = inside * _bounded_slope(tokens.ratio_of(clip), A, clip)
+            slope = _bounded_slope(tokens.ratio_of(clip), A, clip)
             return slope if chosen is None else slope.masked_fill(chosen, 0.0)
         case SapoClip():
-            ratio = tokens.ratio_of(clip).exp()
+            ratio = sequence_log_ratio(tokens, clip).exp()
             gate = torch.sigmoid(sapo_tau(A, clip) * (ratio - 1.0))
             flat = gate * (1.0 - gate)
-            return -4.0 * torch.where(flat > 0, flat * ratio, 0.0) * A * inside
+            return -4.0 * torch.where(flat > 0, flat * ratio, 0.0) * A
         case DppoTvClip() | DppoKlClip():
-            return _dppo_slope(tokens, clip, inside)
+            return _dppo_slope(tokens, clip, _within(tokens, clip))
         case KlCov():
             log_ratio = tokens.ratio_of(clip)
             pull = clip.coef * log_ratio.sign()
             pull = pull if chosen is None else pull.masked_fill(~chosen, 0.0)
-            return (pull - A * log_ratio.exp()) * inside
+            return pull - A * log_ratio.exp()
         case NoClip():
-            return -A * tokens.ratio_of(clip).exp() * inside
+            return -A * tokens.ratio_of(clip).exp()
         case _:
             raise AssertionError(f"no slope for {clip.kind}")
 
@@ -172,12 +170,17 @@ def _shared_by_row(upstream: Tensor, mask: Tensor) -> Tensor:
     return total * mask * inverse(mask.sum(dim=-1, keepdim=True))
 
 
-def _kl_slope(parts: Parts, config: Kl) -> Tensor:
+def _kl_gradient(parts: Parts, config: Kl, outer: Tensor) -> Tensor:
+    """Return the KL term's gradient; a ratio with gradient passes the estimate on as well."""
     reference = parts.batch.need("ref_logp", what_for="kl")
     d = keep_valid(parts.batch.logp - reference, mask=parts.tokens.mask)
-    slope = kl_slope(d, config)
-    if config.ratio_weight == "none" or parts.tokens.log_ratio is None:
+    slope = outer * kl_slope(d, config)
+    if config.ratio_weight == "none":
         return slope
-    ratio = parts.tokens.log_ratio.exp()
-    through = kl_estimate(d, config) if config.ratio_weight == "attached" else 0.0
-    return (slope + through) * ratio
+    ratio = kl_ratio(parts.tokens, config)
+    if config.ratio_weight == "detached":
+        return slope * ratio
+    through = outer * kl_estimate(d, config) * ratio
+    if config.ratio_level == "sequence":
+        through = _shared_by_row(through, parts.tokens.mask)
+    return slope * ratio + through

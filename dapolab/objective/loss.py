@@ -11,12 +11,14 @@ from torch import Tensor
 from dapolab.errors import ConfigError
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
-from dapolab.objective.clipping import Tokens, choose_tokens, clean_tokens, surrogate
+from dapolab.objective.clipping import choose_tokens, surrogate
 from dapolab.objective.gates import token_gate
 from dapolab.objective.kl import kl_estimate
-from dapolab.objective.masking import keep_valid
+from dapolab.objective.masking import keep_valid, row_mean
 from dapolab.objective.metrics import update_metrics
 from dapolab.objective.sampler import Correction, correct
+from dapolab.objective.tokens import Tokens, clean_tokens
+from dapolab.objective.weighting import entering_weight
 from dapolab.scenario import Kl, NoClip, Objective
 
 # Surrogates that read no old policy.
@@ -166,6 +168,10 @@ def split_parts(
     if selection is None and config.sampler.applies == "multiplies":
         selection = choose_tokens(tokens, config.clip, generator=generator)
     weight = None if correction is None else correction.weight
+    if weight is not None and config.sampler.applies == "enters":
+        by_token = config.sampler.level == "token"
+        entering = entering_weight(weight, mask=tokens.mask, by_token=by_token)
+        tokens, weight = replace(tokens, sampler_log_weight=entering), None
     gate = token_gate(batch, tokens, config)
     if gate is not None:
         weight = gate if weight is None else weight * gate
@@ -179,10 +185,17 @@ def kl_term(parts: Parts, config: Kl) -> Tensor:
     estimate = kl_estimate(log_ratio, config)
     if config.ratio_weight == "none":
         return estimate
-    if parts.tokens.log_ratio is None:
-        raise ConfigError("kl.ratio_weight needs old_logp; pass it")
-    ratio = parts.tokens.log_ratio.exp()
+    ratio = kl_ratio(parts.tokens, config)
     return estimate * (ratio.detach() if config.ratio_weight == "detached" else ratio)
+
+
+def kl_ratio(tokens: Tokens, config: Kl) -> Tensor:
+    """Return π/π_old of each token, or of each response, that weighs the KL."""
+    if tokens.log_ratio is None:
+        raise ConfigError("kl.ratio_weight needs old_logp; pass it")
+    if config.ratio_level == "token":
+        return tokens.log_ratio.exp()
+    return row_mean(tokens.log_ratio, mask=tokens.mask).exp()
 
 
 def _old(batch: Batch, config: Objective) -> Tensor | None:

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from dapolab.objective.activity import active_tokens, clip_counts, is_plain, stopping_sides
 from dapolab.objective.batch import Batch
-from dapolab.objective.clipping import Tokens
 from dapolab.objective.masking import inverse
 from dapolab.objective.quantiles import sampled_quantiles
 from dapolab.objective.sampler import Correction
+from dapolab.objective.tokens import Tokens
 from dapolab.scenario import Clip
 
 QUANTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99, "p999": 0.999}

@@ -66,7 +66,10 @@ def slope(clip: Clip, ratio: float, *, advantage: float, p_old: float = OLD_PROB
                 if advantage >= 0
                 else (clip.k_negative, clip.lambda_negative)
             )
-            return math.exp(lam + k * math.log(ratio) - lam * ratio)
+            log_w = math.log(ratio)
+            if clip.log_weight_clamp:
+                log_w = min(max(log_w, math.log(1e-8)), 20.0)
+            return math.exp(lam + k * log_w - lam * math.exp(log_w))
         case DppoTvClip() | DppoKlClip():
             capped = ratio if clip.cap is None else min(ratio, clip.cap)
             return capped if _dppo_keeps(clip, ratio, advantage, p_old) else 0.0

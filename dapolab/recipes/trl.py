@@ -126,9 +126,12 @@ RECIPES: tuple[Recipe, ...] = (
     _trl(
         "vespo",
         "VESPO's gate of the sequence weight",
-        VespoClip(log_ratio_clamp=20.0),
+        VespoClip(log_ratio_clamp=20.0, log_weight_clamp=True),
         _NEW,
-        notes=(_WINDOW_NOTE, "log w itself is kept within [log 1e-8, 20]"),
+        notes=(
+            _WINDOW_NOTE,
+            "with vLLM's correction its weights enter w (sampler.applies = enters)",
+        ),
     ),
     _trl(
         "dapo",
@@ -149,7 +152,7 @@ RECIPES: tuple[Recipe, ...] = (
     _trl(
         "vespo",
         "vespo before the repair of the scale",
-        VespoClip(log_ratio_clamp=20.0),
+        VespoClip(log_ratio_clamp=20.0, log_weight_clamp=True),
         _OLD,
         version="1.10",
         notes=(_OLD_NOTE,),

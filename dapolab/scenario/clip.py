@@ -78,19 +78,26 @@ class CispoClip(_Ratio):
     """Truncated weight without gradient, −sg(clip(r))·A·log π (CISPO, MiniMax-M1 Eq. 4).
 
     ``band``: r in [1 − low, 1 + high] (verl, slime); ``absolute``: r in [low, high] (TRL: cap only;
-    tinker: 0 and 4). An absent low leaves the lower side open.
+    tinker: 0 and 4). An absent low leaves the lower side open. Level ``sequence``: r = exp(mean log
+    ratio) for all tokens of a response (TRL with importance_sampling_level sequence).
     """
 
     kind: Literal["cispo"] = "cispo"
+    level: Literal["token", "sequence"] = "token"
     bounds: Literal["band", "absolute"] = "band"
     low: NonNegative | None = None
     high: NonNegative = 0.2
 
 
 class SapoClip(_Ratio):
-    """Soft gate instead of a clip: −(4/τ)·σ(τ(r − 1))·A, τ by the sign of A (SAPO)."""
+    """Soft gate instead of a clip: −(4/τ)·σ(τ(r − 1))·A, τ by the sign of A (SAPO).
+
+    Level ``sequence`` gates exp(mean log ratio), of which all tokens of a response share the
+    gradient (TRL with importance_sampling_level sequence; the paper gates tokens).
+    """
 
     kind: Literal["sapo"] = "sapo"
+    level: Literal["token", "sequence"] = "token"
     tau_positive: Positive = 1.0
     tau_negative: Positive = 1.05
 
@@ -116,6 +123,7 @@ class VespoClip(_Ratio):
     lambda_positive: Positive = 3.0
     k_negative: Positive = 3.0
     lambda_negative: Positive = 2.0
+    log_weight_clamp: bool = Field(False, description="log w kept within [log 1e-8, 20] (TRL)")
 
 
 class _Dppo(_Band):

@@ -34,24 +34,17 @@ from dapolab.scenario import (
 
 LOW, HIGH, CISPO_CAP, LENGTH = 0.2, 0.28, 3.0, 16
 LEVELS = ("token", "sequence")
-LEFT_OUT = {
-    ("cispo", "sequence"): "no paper clips CISPO's weight by sequence; dapolab has no such option",
-    ("sapo", "sequence"): "SAPO gates tokens; dapolab has no gate of the sequence ratio",
-}
-"""Combinations that TRL computes and dapolab does not, and why."""
-PAIRS = [
-    (loss, level) for loss in trl.LOSS_TYPES for level in LEVELS if (loss, level) not in LEFT_OUT
-]
+PAIRS = [(loss, level) for loss in trl.LOSS_TYPES for level in LEVELS]
 
 
 def clip(loss: str, level: str, delta: float | None) -> Clip:
     """Return dapolab's surrogate."""
     if loss == "cispo":
-        return CispoClip(bounds="absolute", low=None, high=CISPO_CAP)
+        return CispoClip(bounds="absolute", low=None, high=CISPO_CAP, level=level)  # type: ignore[arg-type]
     if loss == "sapo":
-        return SapoClip()
+        return SapoClip(level=level)  # type: ignore[arg-type]
     if loss == "vespo":
-        return VespoClip(log_ratio_clamp=20.0)
+        return VespoClip(log_ratio_clamp=20.0, log_weight_clamp=True)
     if loss == "luspo" and delta is None:
         return LuspoClip(low=LOW, high=HIGH, level=level)  # type: ignore[arg-type]
     if level == "sequence":

@@ -23,6 +23,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "vespo", "sapo", "luspo")
+ENTROPY_SETTINGS = ("entropy_target", "entropy_coef_delta", "entropy_coef_min", "entropy_coef_max")
+ENTROPY_MEMORY = ("_last_world_entropy", "_entropy_window_stats")
 
 
 def compute_loss(
@@ -50,8 +52,14 @@ def compute_loss(
     steps_per_generation: int = 1,
     n_processes: int = 1,
     max_completion_length: int = 16,
+    adaptive: dict[str, Any] | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Call ``_compute_loss`` on one micro-batch of one process: loss and logged metrics."""
+    """Call ``_compute_loss`` on one micro-batch of one process: loss and logged metrics.
+
+    ``adaptive`` is what the trainer remembers of the adaptive entropy coefficient and its settings;
+    it is brought up to date.
+    """
+    controller = adaptive or {}
     metrics: dict[str, dict[str, list[float]]] = {"train": defaultdict(list)}
     entropies = torch.zeros_like(logp) if entropy is None else entropy
     trainer = SimpleNamespace(
@@ -66,6 +74,7 @@ def compute_loss(
             delta=delta,
             steps_per_generation=steps_per_generation,
             use_bias_correction_kl=bias_correction_kl,
+            **{name: value for name, value in controller.items() if name in ENTROPY_SETTINGS},
             **{
                 name: default(name)
                 for name in (
@@ -84,7 +93,7 @@ def compute_loss(
             gather_for_metrics=lambda x: x,
             reduce=lambda x, reduction="sum": x,
             pad_across_processes=lambda x, **_: x,
-            sync_gradients=True,
+            sync_gradients=controller.get("sync_gradients", True),
         ),
         model=SimpleNamespace(training=True),
         use_vllm=weights is not None,
@@ -92,9 +101,10 @@ def compute_loss(
         aux_loss_enabled=False,
         top_entropy_quantile=top_entropy_quantile,
         off_policy_mask_threshold=off_policy_mask_threshold,
-        _entropy_bonus_enabled=entropy_coef != 0.0,
-        entropy_coef=entropy_coef,
-        use_adaptive_entropy=False,
+        _entropy_bonus_enabled=entropy_coef != 0.0 or adaptive is not None,
+        entropy_coef=controller.get("entropy_coef", entropy_coef),
+        use_adaptive_entropy=adaptive is not None,
+        **{name: controller.get(name) for name in ENTROPY_MEMORY},
         _metrics=metrics,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logp, entropies, None),
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
@@ -118,6 +128,8 @@ def compute_loss(
     if weights is not None:
         inputs["importance_sampling_ratio"] = weights
     loss = GRPOTrainer._compute_loss(trainer, None, inputs)
+    if adaptive is not None:
+        adaptive |= {name: getattr(trainer, name) for name in (*ENTROPY_MEMORY, "entropy_coef")}
     return loss, {name: values[-1] for name, values in metrics["train"].items()}
 
 

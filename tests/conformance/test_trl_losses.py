@@ -11,7 +11,7 @@ import torch
 from agreement import EXACT, FACTOR_IN_SINGLE, disagreement, sum_disagreement
 from draws import EQUAL_GROUPS, MICROS, RANKS, WHOLE, Draw, Split, draw
 
-from dapolab.objective import Status, policy_loss
+from dapolab.objective import EntropyControl, Status, policy_loss
 from dapolab.scenario import (
     GenerationWindow,
     Kl,
@@ -146,9 +146,9 @@ def test_what_is_set_wrong_is_rejected(loss: str, change: dict[str, object]) -> 
 
 @pytest.mark.parametrize("split", SPLITS, ids=SPLIT_NAMES)
 @pytest.mark.parametrize("corrected", [False, True], ids=["plain", "bias correction"])
-@pytest.mark.parametrize("loss", trl.LOSS_TYPES)
-def test_kl(loss: str, corrected: bool, split: Split, cell: Note) -> None:
-    data = batch_of("kl", loss, split.name)
+@pytest.mark.parametrize(("loss", "level"), pairs.PAIRS)
+def test_kl(loss: str, level: str, corrected: bool, split: Split, cell: Note) -> None:
+    data = batch_of("kl", loss, level, split.name)
     n_accumulate = len(split.rows[0])
     logp, tokens = data.logp.clone().requires_grad_(), float(data.mask.sum())
     judge, _ = pairs.judged_loss(
@@ -159,6 +159,7 @@ def test_kl(loss: str, corrected: bool, split: Split, cell: Note) -> None:
         logp=logp,
         generation_tokens=tokens,
         n_steps=n_accumulate,
+        level=level,
         beta=0.3,
         bias_correction_kl=corrected,
         per_row={"reference": data.reference},
@@ -166,15 +167,20 @@ def test_kl(loss: str, corrected: bool, split: Split, cell: Note) -> None:
     # TRL sums the KL of a response with its surrogate: luspo as a plain sum, which any δ selects.
     delta = 1e9 if loss == "luspo" else None
     config = Objective(
-        clip=pairs.clip(loss, "token", delta),
+        clip=pairs.clip(loss, level, delta),
         aggregation=pairs.aggregation(loss, delta, n_accumulate, n_accumulate),
-        kl=Kl(coefficient=0.3, ratio_weight="attached" if corrected else "none"),
+        kl=Kl(
+            coefficient=0.3,
+            ratio_weight="attached" if corrected else "none",
+            ratio_level=level,  # type: ignore[arg-type]
+        ),
     )
     ours = pairs.our_loss(config, data, data.advantages, split, logp=logp, generation_tokens=tokens)
     # TRL's e^d − d − 1 loses digits near 0; dapolab uses expm1.
     assert max(slopes_and_values(ours, judge, logp, data)) <= max(slack(loss), 1e-11)
     name = "kl, bias correction" if corrected else "kl"
-    cell(loss=f"trl:{loss} + {name}", aggregation=loss, advantage="given", structure=split.name)
+    cell(loss=f"trl:{loss}, {level} + {name}", aggregation=loss, advantage="given",
+         structure=split.name)  # fmt: skip
 
 
 MODES = {
@@ -195,8 +201,9 @@ def judged_weights(mode: str, data: Draw, *, low: float | None = None) -> torch.
 @pytest.mark.parametrize("split", SPLITS, ids=SPLIT_NAMES)
 @pytest.mark.parametrize("low", [None, LOWER], ids=["cap", "both bounds"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("loss", [loss for loss in trl.LOSS_TYPES if loss != "vespo"])
+@pytest.mark.parametrize("loss", trl.LOSS_TYPES)
 def test_vllm_correction(loss: str, mode: str, low: float | None, split: Split, cell: Note) -> None:
+    """The weight multiplies the loss; VESPO takes it into the sequence weight that it gates."""
     data = batch_of("vllm", loss, mode, split.name)
     n_accumulate = len(split.rows[0])
     logp, tokens = data.logp.clone().requires_grad_(), float(data.mask.sum())
@@ -213,7 +220,9 @@ def test_vllm_correction(loss: str, mode: str, low: float | None, split: Split, 
     config = Objective(
         clip=pairs.clip(loss, "token", None),
         aggregation=pairs.aggregation(loss, None, n_accumulate, n_accumulate),
-        sampler=MODES[mode].model_copy(update={"lower": low}),
+        sampler=MODES[mode].model_copy(
+            update={"lower": low, "applies": "enters" if loss == "vespo" else "multiplies"}
+        ),
     )
     ours = pairs.our_loss(config, data, data.advantages, split, logp=logp, generation_tokens=tokens)
     assert max(slopes_and_values(ours, judge, logp, data)) <= slack(loss)
@@ -277,6 +286,50 @@ def test_entropy_bonus(loss: str, split: Split, cell: Note) -> None:
     )
     assert max(slopes_and_values(ours, judge, logp, data)) <= 4 * EXACT
     cell(loss=f"trl:{loss} − entropy", aggregation=loss, advantage="given", structure=split.name)
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.3], ids=["small steps", "steps into the bounds"])
+def test_adaptive_entropy(delta: float, setting: Note) -> None:
+    """Twelve updates of three micro-batches whose entropy swings around the target."""
+    low, high, target = 0.1, 0.5, 0.5
+    state = {
+        "entropy_coef": 0.2, "_last_world_entropy": float("inf"), "_entropy_window_stats": None,
+        "entropy_target": target, "entropy_coef_delta": delta, "entropy_coef_min": low,
+        "entropy_coef_max": high,
+    }  # fmt: skip
+    control = EntropyControl(coef=0.2, target=target, delta=delta, low=low, high=high)
+    applied = set()
+    for n in range(12):
+        data = draw(n, groups=EQUAL_GROUPS)
+        logp = data.logp.clone().requires_grad_()
+        swing = data.entropy * (1.6 if n % 5 < 2 else 0.7)
+        entropy = swing + 0.1 * (logp - logp.detach())  # a gradient, and the value as it was
+        judge = torch.zeros((), dtype=logp.dtype)
+        for number, micro in enumerate(MICROS.rows[0]):
+            rows = list(micro)
+            state["sync_gradients"] = number == 2
+            value, _ = trl.compute_loss(
+                logp=logp[rows], old=data.old[rows], advantages=data.advantages[rows],
+                mask=data.mask[rows], loss_type="grpo", generation_tokens=1.0,
+                entropy=entropy[rows], adaptive=state,
+                gradient_accumulation_steps=3, steps_per_generation=3,
+            )  # fmt: skip
+            judge = judge + value
+        config = Objective(
+            clip=pairs.clip("grpo", "token", None),
+            aggregation=pairs.aggregation("grpo", None, 3, 3),
+            entropy_coef=control.applied,
+            entropy_aggregation=TokenMeanMicro(combine="mean"),
+        )
+        applied.add(control.applied)
+        batch = replace(data, entropy=entropy).batch(logp, data.advantages)
+        ours = policy_loss(batch, config, structure=MICROS.structure)
+        assert max(slopes_and_values(ours.value, judge, logp, data)) <= 4 * EXACT
+        control = control.after(ours.metrics["entropy/token_mean"].item())
+        assert control.coef == pytest.approx(state["entropy_coef"], abs=1e-12)
+        assert control.last_entropy == pytest.approx(state["_last_world_entropy"], rel=1e-12)
+    assert len(applied) > 2
+    setting("trl:adaptive entropy", f"steps of {delta}")
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
