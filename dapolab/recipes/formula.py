@@ -47,7 +47,13 @@ from dapolab.scenario.clip import (
     SapoClip,
     VespoClip,
 )
-from dapolab.scenario.objective import Kl, Objective, OverlongPenalty, SamplerCorrection
+from dapolab.scenario.objective import (
+    Kl,
+    Objective,
+    OverlongPenalty,
+    Rejection,
+    SamplerCorrection,
+)
 
 
 def formula(objective: Objective) -> str:
@@ -142,12 +148,12 @@ def _token_loss(clip: Clip) -> str:
             absolute = clip.bounds == "absolute"
             low = 0.0 if clip.low is None else clip.low if absolute else 1 - clip.low
             high = clip.high if absolute else 1 + clip.high
-            return f"−sg(clip(r, {low:g}, {high:g}))·A·log π"
+            r, mean = _ratio_of(clip.level)
+            return f"−sg(clip({r}, {low:g}, {high:g}))·A·log π{mean}"
         case SapoClip():
-            return (
-                "−(4/τ)·σ(τ(r − 1))·A, "
-                f"τ = {clip.tau_positive:g} if A > 0 else {clip.tau_negative:g}"
-            )
+            r, mean = _ratio_of(clip.level)
+            tau = f"τ = {clip.tau_positive:g} if A > 0 else {clip.tau_negative:g}"
+            return f"−(4/τ)·σ(τ({r} − 1))·A, {tau}{mean}"
         case GmpoClip():
             return f"−A·exp(mean_t clip(log r, {-clip.low:g}, {clip.high:g})), one-sided by A"
         case VespoClip():
@@ -170,18 +176,43 @@ def _token_loss(clip: Clip) -> str:
             return f"−r·A, + {clip.coef:g}·|log r| if chosen by covariance"
 
 
+def _ratio_of(level: str) -> tuple[str, str]:
+    return ("r", "") if level == "token" else ("s", ", s = exp(mean_t log r)")
+
+
 def _dual(clip: Clip) -> str:
     dual_c: float | None = getattr(clip, "dual_c", None)
     return "" if dual_c is None else f"l ≤ −{dual_c:g}·A where A < 0 (dual clip)"
 
 
+_USES = {"multiplies": "l ← w·l", "replaces": "l = −A·w·log π", "enters": "VESPO's w ← w·Π w"}
+
+
 def _sampler(rule: SamplerCorrection) -> str:
-    if rule.level == "none":
-        return ""
-    low = "" if rule.lower is None else f"{rule.lower:g}"
-    high = "" if rule.upper is None else f"{rule.upper:g}"
-    what = f"{rule.action} {rule.level} ratio old/sampler to [{low or '0'}, {high or '∞'}]"
-    return f"l ← w·l, w: {what}" if rule.applies == "multiplies" else f"l = −A·w·log π, w: {what}"
+    lines = []
+    if rule.level != "none":
+        low = "" if rule.lower is None else f"{rule.lower:g}"
+        high = "" if rule.upper is None else f"{rule.upper:g}"
+        what = f"{rule.action} {rule.level} ratio old/sampler to [{low or '0'}, {high or '∞'}]"
+        lines.append(f"{_USES[rule.applies]}, w: {what}")
+        if rule.normalise != "none":
+            lines.append(f"w ← w/mean w of the {_MEANS[rule.normalise]}")
+        if rule.pooling == "geometric":
+            lines.append("w ← geometric mean of the response's w")
+    above = "current" if rule.bypass else "old"
+    return "\n".join([*lines, *(_rejection(r, f"{above}/sampler") for r in rule.rejection)])
+
+
+_MEANS = {"kept": "tokens kept", "tokens": "update's tokens", "responses": "responses"}
+_STATISTICS = {"token": "any token's", "sequence": "the summed", "geometric": "the mean"}
+
+
+def _rejection(rule: Rejection, ratio: str) -> str:
+    who = "token" if rule.scope == "token" else "response"
+    what = "its" if rule.scope == "token" else _STATISTICS[rule.level]
+    if rule.estimator == "k1":
+        return f"{who} out if {what} log {ratio} leaves log [{rule.lower:.6g}, {rule.upper:.6g}]"
+    return f"{who} out if {what} {rule.estimator} of {ratio} exceeds {rule.upper:g}"
 
 
 def _kl(kl: Kl) -> str:

@@ -28,7 +28,7 @@ from dapolab.scenario.clip import (
     SapoClip,
 )
 from dapolab.scenario.collector import Collector, NoFilter, VerlV1
-from dapolab.scenario.objective import Objective, SamplerCorrection
+from dapolab.scenario.objective import Objective, Rejection, SamplerCorrection
 
 VANILLA = PpoClip(low=0.2, high=0.2, dual_c=3.0, log_ratio_clamp=20.0)
 GSPO = GspoClip(low=0.2, high=0.2, level="sequence_token", log_ratio_cap=10.0)
@@ -73,6 +73,18 @@ def verl_recipe(
         when_no_signal="resample" if isinstance(collector, VerlV1) else "train",
         notes=notes,
     )
+
+
+_SAMPLER_BATCH = Batch(denominator="sampler", note=_ENGINE_BATCH.note)
+_BYPASS_SOURCE = (
+    f"{CORE}:2413-2549 (bypass_mode)",
+    "verl/trainer/config/algorithm.py:302-350 (RolloutCorrectionConfig.bypass_ppo_clip_…)",
+)
+_COUNTS_ON = "rejected tokens stay in the global count of tokens"
+
+
+def _bypass(rule: Rejection) -> SamplerCorrection:
+    return SamplerCorrection(bypass=True, log_ratio_clamp=20.0, rejection=(rule,))
 
 
 RECIPES: tuple[Recipe, ...] = (
@@ -221,8 +233,30 @@ RECIPES: tuple[Recipe, ...] = (
         TokenMean(),
         _JUDGE,
         sampler=SamplerCorrection(bypass=True),
-        batch=Batch(denominator="sampler", note=_ENGINE_BATCH.note),
+        batch=_SAMPLER_BATCH,
         source=(f"{CORE}:2413-2549 (bypass_mode)",),
         notes=("the default of fully_async_policy",),
+    ),
+    verl_recipe(
+        "0.9.1-bypass-geo-rs",
+        "0.9.1",
+        "bypass mode, and responses go whose mean log ratio is beyond 0.1 %",
+        TokenMean(),
+        _JUDGE,
+        sampler=_bypass(Rejection(level="geometric", lower=1 / 1.001, upper=1 / 0.999)),
+        batch=_SAMPLER_BATCH,
+        source=_BYPASS_SOURCE,
+        notes=(_COUNTS_ON, "rollout_rs seq_mean_k1, threshold 0.999_1.001 of sampler/current"),
+    ),
+    verl_recipe(
+        "0.9.1-bypass-k3-rs",
+        "0.9.1",
+        "bypass mode, and responses go whose mean k3 against the sampler exceeds 0.01",
+        TokenMean(),
+        _JUDGE,
+        sampler=_bypass(Rejection(estimator="k3", level="geometric", upper=0.01)),
+        batch=_SAMPLER_BATCH,
+        source=_BYPASS_SOURCE,
+        notes=(_COUNTS_ON, "rollout_rs seq_mean_k3, threshold 0.01"),
     ),
 )

@@ -36,8 +36,15 @@ VERL: dict[str, tuple[str, str]] = {
     "verl-0.9.1-kl-cov": ("kl_cov", "token-mean"),
     "verl-0.9.1-geo-mean": ("geo_mean", "token-mean"),
     "verl-0.9.1-bypass": ("bypass_mode", "token-mean"),
+    "verl-0.9.1-bypass-geo-rs": ("bypass_mode", "token-mean"),
+    "verl-0.9.1-bypass-k3-rs": ("bypass_mode", "token-mean"),
 }
 """Policy loss and aggregation; every other setting is the default of verl's ActorConfig."""
+PRESETS = {
+    "verl-0.9.1-bypass-geo-rs": verl.RolloutCorrectionConfig.bypass_ppo_clip_geo_rs,
+    "verl-0.9.1-bypass-k3-rs": verl.RolloutCorrectionConfig.bypass_ppo_clip_k3_rs,
+}
+"""verl's own presets of the correction, with their thresholds."""
 TRL = {recipe_id: recipe_id.removeprefix("trl-1.16-") for recipe_id in JUDGED if "trl" in recipe_id}
 
 
@@ -53,7 +60,9 @@ def given(seed: int) -> tuple[Draw, Tensor]:
 
 
 def check(ours: Tensor, judge: Tensor, logp: Tensor, data: Draw) -> None:
-    slope, judge_slope = (torch.autograd.grad(found, logp)[0] for found in (ours, judge))
+    slope, judge_slope = (
+        torch.autograd.grad(found, logp, retain_graph=True)[0] for found in (ours, judge)
+    )
     inside = data.mask != 0
     terms = torch.cat([judge_slope.flatten(), judge.detach().flatten()])
     assert disagreement(slope[inside], judge_slope[inside]) <= 20 * COUNT_EPS
@@ -86,19 +95,30 @@ def test_verl(recipe_id: str, cell: Note) -> None:
         if loss == "clip_cov":
             assert not bool(eligible(data, A).any())  # else verl's draw and ours differ
         A_judge = A.expand(data.mask.shape) * data.mask
+        if recipe_id in PRESETS:  # every other response is close enough to stay
+            far = 0.3 * (torch.arange(12) % 2)[:, None]
+            data = replace(data, sampler=data.logp + far + 1e-4 * data.values)
         seen = data if loss != "bypass_mode" else replace(data, old=data.sampler)
-        judge = _verl_defaults(loss, mode, seen, A_judge, logp)
+        correction = PRESETS.get(recipe_id, verl.RolloutCorrectionConfig.bypass_ppo_clip)()
+        judge = _verl_defaults(loss, mode, seen, A_judge, logp, correction)
         by_micro = loss in verl_pairs.BY_MICRO_BATCH
         ours = verl_pairs.our_loss(recipe.objective, data, A, RANKS, logp=logp, by_micro=by_micro)
         check(ours, judge, logp, data)
+        if recipe_id in PRESETS:
+            (slope,) = torch.autograd.grad(ours, logp)
+            learns = (slope != 0).any(dim=-1) & (A.squeeze(-1) != 0)
+            assert not bool(learns[1::2].any())
+            assert bool(learns[0::2].any())
     cell(loss=f"verl:recipe {recipe_id}", aggregation=mode, advantage="grpo",
          structure=RANKS.name)  # fmt: skip
 
 
-def _verl_defaults(loss: str, mode: str, data: Draw, A: Tensor, logp: Tensor) -> Tensor:
+def _verl_defaults(
+    loss: str, mode: str, data: Draw, A: Tensor, logp: Tensor, correction: Any = None
+) -> Tensor:
     policy: dict[str, Any] = {}
     if loss == "bypass_mode":
-        policy["rollout_correction"] = verl.RolloutCorrectionConfig(rollout_is=None)
+        policy["rollout_correction"] = correction
     config = verl.actor_config(
         policy_loss=policy, global_batch_info=verl_pairs.global_info(data.mask, RANKS)
     )
