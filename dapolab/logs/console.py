@@ -91,7 +91,7 @@ class _Reader:
             self._take_dicts(line)
         elif " | " in text and (found := _PRIME_STEP.search(text)):
             self._take_prime(line, int(found.group(1)), text[found.end() :])
-        elif text.startswith(_HF_START):
+        elif _HF_START in text:
             self.found.trainings.append(Unnumbered())
 
     def _take_verl(self, line: Line, starts: list["re.Match[str]"]) -> None:

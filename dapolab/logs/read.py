@@ -15,7 +15,7 @@ from dapolab.logs.options import LogOptions
 from dapolab.logs.own import DAPOLAB
 from dapolab.logs.prime_rl import PRIME_RL
 from dapolab.logs.rows import RowStore, Run
-from dapolab.logs.schema import StepTable, finish, listed
+from dapolab.logs.schema import ID_COLUMNS, StepTable, finish, listed
 from dapolab.logs.tables import read_state, read_table
 from dapolab.logs.tinker import TINKER
 from dapolab.logs.trl import TRL
@@ -224,7 +224,8 @@ def _vocabulary(
     names = list(dict.fromkeys(str(name) for frame in frames for name in frame.columns))
     hits = {name: found.hits(names) for name, found in VOCABULARIES.items()}
     best = max(hits, key=lambda name: hits[name])
-    if hits[best] or any(options.columns.values()):
+    asked = [key for column, key in options.columns.items() if column not in ID_COLUMNS]
+    if hits[best] or any(asked):
         return VOCABULARIES[best] if hits[best] else DAPOLAB
     raise ConfigError(
         f"{where}: no key of a known framework in it (it has {listed(sorted(names), n_shown=6)}); "

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from dapolab.errors import ConfigError
+
 # Keys that say where a row stands: two rows of a step may both have them and yet be one step.
 PLACE_KEYS = frozenset(
     {
@@ -26,6 +28,7 @@ PLACE_KEYS = frozenset(
 )
 LARGEST_STEP = 2**53
 N_SHOWN = 4
+MOST_CELLS = 200_000_000
 
 
 class Entry(NamedTuple):
@@ -48,12 +51,23 @@ class Run:
     last_line: int = 0
 
     def frame(self) -> pd.DataFrame:
-        """Return one row a step under the log's own keys, NaN where silent."""
+        """Return one row a step under the log's own keys, NaN where silent.
+
+        Raises
+        ------
+        ConfigError
+            More than ``MOST_CELLS`` numbers: keys that differ from step to step are no metrics.
+        """
         steps = sorted(self.rows)
         places: dict[str, int] = {}
         for step in steps:
             for key in self.rows[step].keys:
                 places.setdefault(key, len(places))
+        if len(steps) * len(places) > MOST_CELLS:
+            raise ConfigError(
+                f"{self.name}: {len(places)} keys at {len(steps)} steps are too many for a table; "
+                "do keys hold a number that changes with the step?"
+            )
         table = np.full((len(steps), len(places)), np.nan)
         columns = {}
         for i, step in enumerate(steps):
@@ -157,11 +171,13 @@ class _Joined:
         before = run.rows.get(entry.step)
         if before is None:
             run.rows[entry.step] = entry
-        elif _overlap(before.keys, entry.keys):
+            return
+        old = set(before.keys) - PLACE_KEYS
+        shared = len(old.intersection(entry.keys))
+        if shared:
             self.repeated.append(entry.step)
-            run.rows[entry.step] = entry
-        else:
-            run.rows[entry.step] = self._merged(before, entry)
+        is_new_row = 2 * shared > len(old)  # the step again, not more of the same step
+        run.rows[entry.step] = entry if is_new_row else self._merged(before, entry)
 
     def _merged(self, before: Entry, entry: Entry) -> Entry:
         merged = dict(zip(before.keys, before.values, strict=True))

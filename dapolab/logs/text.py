@@ -59,7 +59,7 @@ def _chunks(source: Source) -> Iterator[bytes]:
         position = 0
         while True:
             try:
-                chunk = stream.read(CHUNK_BYTES)
+                chunk = stream.read1(CHUNK_BYTES)  # what there is before a cut
             except (EOFError, gzip.BadGzipFile, zlib.error):
                 source.notes.append(f"{source.name}: the gzip stream is cut; the rest is lost")
                 return

@@ -56,12 +56,20 @@ def head(path: Path, n_bytes: int = 1 << 16) -> bytes:
     with path.open("rb") as file:
         if file.read(2) == GZIP_MAGIC:
             file.seek(0)
-            try:
-                return gzip.GzipFile(fileobj=file).read(n_bytes)
-            except _CUT_GZIP:
-                return b""
+            return _unzipped_head(gzip.GzipFile(fileobj=file), n_bytes)
         file.seek(0)
         return file.read(n_bytes)
+
+
+def _unzipped_head(stream: gzip.GzipFile, n_bytes: int) -> bytes:
+    """Return what a gzip stream holds before its end or its cut."""
+    found = b""
+    try:
+        while len(found) < n_bytes and (piece := stream.read1(n_bytes - len(found))):
+            found += piece
+    except _CUT_GZIP:
+        pass
+    return found
 
 
 @contextmanager
