@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from dapolab.claims import CLAIMS, conclude, document, expected_wrong, find_claims, run_claim
+from dapolab.claims import (
+    CLAIMS,
+    PUBLISHED_SEED,
+    Totals,
+    conclude,
+    document,
+    expected_wrong,
+    find_claims,
+    run_claim,
+)
 from dapolab.claims.claim import Claim, Row
 from dapolab.claims.report import claims_document
-from dapolab.claims.verdict import judge
+from dapolab.claims.verdict import estimate, judge
+from dapolab.cli import claims as command
 from dapolab.cli import main
 from dapolab.errors import ConfigError
 from dapolab.objective import clipping, length, loss
@@ -135,6 +145,19 @@ def test_a_claim_that_nothing_could_refute_is_refused() -> None:
         conclude(a_claim(replace(VALUE, why="")), {"a": 1.0}, predicted={"a": 1.0})
 
 
+def test_a_ratio_of_totals_has_the_interval_of_its_logarithm() -> None:
+    """Σover/Σunder, not the mean of ratios; with a baseline over the baseline's, paired."""
+    over, under = np.arange(1.0, 21.0), np.arange(20.0, 0.0, -1.0) + 5.0
+    found = estimate(Totals(over, under), unit="ratio")
+    assert found.mean == pytest.approx(over.sum() / under.sum(), rel=1e-12)
+    assert found.low * found.high == pytest.approx(found.mean**2, rel=1e-9)
+    paired = estimate(Totals(over, under, Totals(2 * over, under)), unit="ratio")
+    assert paired.mean == pytest.approx(0.5, rel=1e-12)
+    assert paired.high - paired.low < 1e-9
+    with pytest.raises(ValueError, match="too few"):
+        estimate(Totals(over[:5], under[:5]), unit="ratio")
+
+
 def test_not_measured_is_a_verdict_of_its_own() -> None:
     found = conclude(a_claim(VALUE), None, predicted={})
     assert (found.verdict, found.confidence) == ("not yet measured", 1.0)
@@ -161,6 +184,11 @@ def test_ids_are_unique_and_cover_the_lists() -> None:
     assert sum(name.startswith("seed-") for name in ids) == 6
     assert sum(name.startswith("dapo-") for name in ids) == 4
     assert sum(name.startswith("dr-grpo-") for name in ids) == 2
+    nulls = [c for c in CLAIMS if c.kind == "null"]
+    assert len(nulls) >= 3
+    # each null beside the rival's effect in the same setting, so that it cannot hold for stillness
+    assert all({"null", "order"} <= {row.kind for row in claim.rows} for claim in nulls)
+    assert command.DEFAULT_SEED == PUBLISHED_SEED
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
@@ -175,6 +203,10 @@ def test_every_claim_can_be_wrong(claim) -> None:
     assert set(predicted) <= set(names)
     assert all(math.isfinite(value) for value in predicted.values())
     assert conclude(claim, None, predicted=predicted).verdict == "not yet measured"
+    for row in claim.rows:
+        says = predicted[row.name] if row.says is None else row.says
+        if row.kind == "value":
+            assert row.tolerance <= abs(row.rival - says) / 4.0
     assert claim.draws(seed=3, quick=True).seed != claim.draws(seed=3, quick=False).seed
     assert claim.draws(seed=3, quick=False).seed != claim.draws(seed=4, quick=True).seed
 

@@ -12,6 +12,7 @@ from dapolab.claims import (
     entropy,
     kept_batch,
     length,
+    nulls,
     overlong,
     pending,
     policy_time,
@@ -25,11 +26,11 @@ from dapolab.claims.claim import PUBLISHED_SEED, Claim, Draws, Measured, Row, To
 from dapolab.claims.run import document, expected_wrong, find_claims, run_claim, run_claims
 from dapolab.claims.verdict import Outcome, RowOutcome, Verdict, conclude, judge
 
-_GROUPS = ("p", "seed", "dapo", "dr", "c")
+_GROUPS = ("p", "seed", "dapo", "dr", "c", "null")
 
 
 def _place(claim: Claim) -> tuple[int, int, str]:
-    """Predictions, the seed article, DAPO, Dr. GRPO, claims in circulation, then the rest."""
+    """Predictions, seed article, DAPO, Dr. GRPO, claims in circulation, nulls, then the rest."""
     head = claim.id.split("-")[0]
     word, number = head.rstrip("0123456789"), head.lstrip("abcdefghijklmnopqrstuvwxyz")
     first = _GROUPS.index(word) if word in _GROUPS else len(_GROUPS)
@@ -53,6 +54,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             *entropy.CLAIMS,
             *weights.CLAIMS,
             *overlong.CLAIMS,
+            *nulls.CLAIMS,
             *pending.CLAIMS,
         ),
         key=_place,

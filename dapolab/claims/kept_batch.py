@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dapolab.claims.claim import Claim, Draws, Measured, Row
+from dapolab.claims.claim import Claim, Draws, Measured, Row, Totals
 from dapolab.claims.simulated import (
     GROUP_SIZE,
     GROUPS,
@@ -12,7 +12,7 @@ from dapolab.claims.simulated import (
     per_replication,
 )
 from dapolab.theory.groups import kept_accuracy, mixed_groups_beta
-from dapolab.theory.sampling import expected_kept_ratio
+from dapolab.theory.sampling import expected_kept_ratio, p_enough
 
 _RATIO = "rollout/effective_group_ratio"
 
@@ -212,4 +212,54 @@ _C12 = Claim(
     "tolerance.",
 )
 
-CLAIMS = (_P4, _P5, _SHIFT, _C12)
+# ---------------------------------------------------------------------------- A12
+
+_RACE = Setup(p_mixed=0.5, collector="over_provision", eta=2.0)
+
+_OVER = Claim(
+    id="a12-over-provision",
+    kind="universal",
+    statement="Over-provision by η=2 with the first finished winning fills 64 % of batches of 4 at "
+    "q=.5, and trains answers that are shorter than those of all groups with a signal.",
+    source="theory.md A12, A13",
+    instrument="simulator",
+    repeat=REPEAT,
+    n=80,
+    quick_n=10,
+    rows=(
+        Row(
+            name="full batches",
+            kind="value",
+            says=0.64,
+            rival=1.0,
+            tolerance=0.05,
+            unit="share",
+            why="one batch in twenty",
+        ),
+        Row(
+            name="trained over effective candidates' length",
+            kind="order",
+            side="below",
+            says=1.0,
+            rival=1.0,
+            tolerance=0.02,
+            unit="ratio",
+            why="2 % of the tokens",
+        ),
+    ),
+    predict=lambda: {"full batches": p_enough(2 * GROUPS, p_mixed=0.5, n_groups=GROUPS)},
+    measure=lambda draws: {
+        "full batches": per_replication(
+            _RACE, draws, lambda steps: (steps["rollout/effective_groups"] == GROUPS).mean()
+        ),
+        "trained over effective candidates' length": Totals(
+            mean_of(_RACE, draws, "bias/length_trained"),
+            mean_of(_RACE, draws, "bias/length_effective"),
+        ),
+    },
+    how_to_read="G=8, lognormal lengths cut at 8192. Theory has the second number for durations "
+    "that are exponential (4 of 6 groups kept: .525 of the mean): there the race is harsher than "
+    "among groups of 8, whose longest answers are alike.",
+)
+
+CLAIMS = (_OVER, _P4, _P5, _SHIFT, _C12)

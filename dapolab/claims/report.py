@@ -5,7 +5,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from dapolab.claims.claim import LEAST_SAMPLES, Row
+from dapolab.claims.claim import LEAST_SAMPLES, PUBLISHED_SEED, Claim, Row
 from dapolab.claims.run import expected_wrong
 from dapolab.claims.verdict import Outcome, RowOutcome
 from dapolab.report import Document, Section, Table, formats
@@ -17,6 +17,7 @@ _FAMILIES = {
     "dapo": "What DAPO's four components are meant to do",
     "dr": "The two biases that Dr. GRPO names",
     "c": "Claims in circulation, stated as circulated",
+    "null": "Where the literature says “no effect”",
 }
 _OTHER = "Rules, and claims that wait for their instrument"
 
@@ -34,6 +35,10 @@ def claims_document(outcomes: Sequence[Outcome], *, provenance: Mapping[str, str
         sections=tuple(sections),
         notes=(
             "the verdict is about the sentence as circulated; what is true instead stands below it",
+            "statement, numbers, tolerances and n stand in the claim's file before the run, whose "
+            "hash is beside each table; a tolerance is what nobody would act on, not what a run "
+            f"showed. Seed block {PUBLISHED_SEED} is published; blocks 0 and 1 were seen before "
+            "today's tolerances were written and give no verdict",
         ),
         provenance=provenance,
     )
@@ -122,8 +127,21 @@ def _section(outcome: Outcome) -> Section:
     words = [f"“{claim.statement}”"]
     if claim.correction:
         words.append(f"**Instead:** {claim.correction}")
-    words += [f"**How to read this:** {claim.how_to_read}", f"**Source:** {claim.source}."]
+    words += [f"**How to read this:** {claim.how_to_read}"]
+    words += [f"**Tolerance:** {text}." for text in (tolerances(claim),) if text]
+    words += [f"**Source:** {claim.source}."]
     return Section(f"{claim.id}: {outcome.verdict}", (words[0], table, *words[1:]))
+
+
+def tolerances(claim: Claim) -> str:
+    """Return what sets the tolerances, rows with one reason together; empty for identities."""
+    rows_by_why: dict[str, list[str]] = {}
+    for row in claim.rows:
+        if row.why:
+            rows_by_why.setdefault(row.why, []).append(row.name)
+    if len(rows_by_why) == 1:
+        return next(iter(rows_by_why))
+    return "; ".join(f"{why} ({', '.join(names)})" for why, names in rows_by_why.items())
 
 
 def _repeated(outcome: Outcome) -> str:

@@ -101,6 +101,7 @@ def _row(found: RowOutcome) -> dict[str, Any]:
         "says": found.says,
         "rival": row.rival,
         "tolerance": row.tolerance,
+        "why": row.why,
         "predicted": found.predicted,
         "measured": None if measured is None else measured.mean,
         "low": None if measured is None else measured.low,

@@ -36,6 +36,8 @@ _STEP_COLUMNS = [
     "reward/trained_accuracy",
     "bias/pass_rate_candidates",
     "bias/pass_rate_trained",
+    "bias/length_trained",
+    "bias/length_effective",
 ]
 _WAVE_COLUMNS = ["step", "wave", "n_groups", "wave_s"]
 
@@ -54,6 +56,10 @@ class Setup:
     cap_tokens: int = CAP_TOKENS
     load_s: float = 0.0
     """b of a + b·n, in units of a."""
+    slots: int | None = None
+    """Groups in flight of the collector ``streaming``."""
+    eta: float | None = None
+    """Launched over wanted groups of the collector ``over_provision``."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,10 @@ def _table(setup: Setup) -> dict[str, Any]:
     if setup.collector == "exact_refill":
         # an absent multiplier means no cap
         collector["max_candidate_multiplier"] = setup.multiplier
+    if setup.slots is not None:
+        collector["slots"] = setup.slots
+    if setup.eta is not None:
+        collector["eta"] = setup.eta
     if setup.beta is not None:
         pass_rate: dict[str, Any] = {"kind": "beta", "a": setup.beta[0], "b": setup.beta[1]}
     elif setup.pass_rate is not None:

@@ -82,7 +82,8 @@ def _run(words: list[str]) -> int:
         epilog=module.EXAMPLE,
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--seed", type=whole_number(least=0), default=0, help="default 0")
+    seed = getattr(module, "DEFAULT_SEED", 0)
+    parser.add_argument("--seed", type=whole_number(least=0), default=seed, help=f"default {seed}")
     module.add_arguments(parser)
     rest, settings = take_settings(rest)
     options, unknown = parser.parse_known_args(rest)
