@@ -35,7 +35,7 @@ class Decoder(nn.Module):
         self.model = Body(config)
         if not config.tied_embeddings:
             self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self._turns = turns(config.max_positions, head_dim=config.head_dim, theta=config.rope_theta)
+        self._turns: Turns | None = None
         self.apply(_initialise)
 
     @property
@@ -44,11 +44,12 @@ class Decoder(nn.Module):
         return cast(list[Layer], list(self.model.layers))
 
     def _turns_at(self, positions: Tensor, dtype: torch.dtype) -> Turns:
-        if self._turns[0].device != positions.device:
-            cos, sin = (table.to(positions.device) for table in self._turns)
-            self._turns = (cos, sin)
-        cos, sin = (table[positions].to(dtype) for table in self._turns)
-        return cos, sin
+        found = self._turns
+        if found is None or found[0].device != positions.device:
+            config = self.config
+            made = turns(config.max_positions, head_dim=config.head_dim, theta=config.rope_theta)
+            found = self._turns = (made[0].to(positions.device), made[1].to(positions.device))
+        return found[0][positions].to(dtype), found[1][positions].to(dtype)
 
     def hidden(self, tokens_BT: Tensor, *, mask_BT: Tensor | None = None) -> Tensor:
         """Return the final normalised states [B, T, d_model]; see :meth:`forward`."""
