@@ -31,6 +31,7 @@ def test_lines_fit_the_terminal(desk, monkeypatch, columns, words):
     monkeypatch.setenv("COLUMNS", str(columns))
     out = desk.done("recipe", *words).out
     assert max(map(len, out.splitlines())) <= min(columns, 80)
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
     assert "\x1b" not in out
 
 

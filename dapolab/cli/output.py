@@ -4,12 +4,13 @@ import argparse
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,9 +42,23 @@ def emit_json(command: str, *, seed: int | None, body: Mapping[str, Any]) -> Non
     print(json_text(command, seed=seed, body=body), end="")
 
 
+class _Trimmed:
+    """A stream whose lines end where their text does: rich pads tables and paragraphs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r"[ \t]+(?=\n)", "", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, 80 columns at most."""
-    return Console(stderr=stderr, width=columns(), highlight=False)
+    stream = cast(TextIO, _Trimmed(sys.stderr if stderr else sys.stdout))
+    return Console(file=stream, stderr=stderr, width=columns(), highlight=False)
 
 
 @contextmanager
