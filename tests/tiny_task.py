@@ -49,5 +49,7 @@ def tiny_model(seed: int = 0) -> Decoder:
     )  # fmt: skip
 
 
-def tiny_generator(model: Decoder, *, slots: int = 512, seed: int = 3) -> Generator:
-    return Generator(model, LevelTask(), slots=slots, cap_tokens=CAP, seed=seed)
+def tiny_generator(
+    model: Decoder, *, slots: int = 512, seed: int = 3, cap_tokens: int = CAP
+) -> Generator:
+    return Generator(model, LevelTask(), slots=slots, cap_tokens=cap_tokens, seed=seed)
