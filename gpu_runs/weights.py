@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def load_model(path: Path | str = TOY, *, device: torch.device | str = "cpu") ->
         If the file is missing, is not of this format, or its weights do not fit its shape.
     """
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a foreign pickle is refused below, in one line
+            found = torch.load(path, map_location="cpu", weights_only=True)
         model = Decoder(ModelConfig(**found["config"]))
         model.load_state_dict(found["weights"])
     except OSError as error:
