@@ -29,6 +29,7 @@ _BATCH_RESPONSES = 1 << 14
 _STEP_KEYS = ("step", "start_s", "ended_by")
 _WAVE_NUMBERS = ("step", "wave", "n_groups", "n_responses")
 _WAVE_TIMES = ("start_s", "end_s", "wave_s", "idle_slot_share", *(f"t{p}_s" for p in PERCENTS))
+WAVE_COLUMNS = _WAVE_NUMBERS + _WAVE_TIMES
 _GROUP_COLUMNS = tuple(name for name in GROUP_COLUMNS if name not in ("policy", "replication"))
 _RESPONSE_NUMBERS = ("step", "wave", "group", "member", "replica", "generated_tokens", "status")
 _RESPONSE_TIMES = ("submit_s", "admit_s", "first_token_s", "end_s")
@@ -83,7 +84,7 @@ class Ledger:
             self._close_batch()
         names = (*_STEP_KEYS, *(metric.name for metric in STEP_METRICS))
         steps = _table(self._steps, names)
-        waves = _table(self._waves, _WAVE_NUMBERS + _WAVE_TIMES)
+        waves = _table(self._waves, WAVE_COLUMNS)
         return steps, _groups_table(self._groups), waves, _responses_table(self._responses)
 
     def _close_batch(self) -> None:

@@ -1,0 +1,99 @@
+"""What a pipeline's run leaves behind for its tables: submissions, updates, pauses."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapolab.scenario import Scenario
+from dapolab.sim import decode
+from dapolab.sim.learner import LearnerTime
+from dapolab.sim.outset import COMPLETED, Outset
+from dapolab.sim.pipe import Pipe
+from dapolab.sim.replica import Engine, Facts
+from dapolab.workload.model import Groups, joined
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Update:
+    """One weight update: its instant, the learner's seconds of its step, and what was under way.
+
+    ``generated`` are the tokens by then of responses ``first``, ``first + 1``, …, 0 for those that
+    had finished; every response before ``first`` had.
+    """
+
+    at_s: float
+    learner: LearnerTime
+    n_queued: int
+    first: int
+    generated: Int
+
+
+@dataclass
+class PipelineRecord:
+    """Books of one run; ``runs`` are stretches of the prompt stream as (start, n, version)."""
+
+    scenario: Scenario
+    outset: Outset
+    pipe: Pipe
+    ended: str = COMPLETED
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    end_s: float = 0.0
+    facts: Facts | None = None
+    _queued: int = 0
+    _lengths: list[Int] = field(default_factory=list)
+
+    def started(self, start: int, n: int, *, version: int) -> None:
+        """Enter ``n`` groups from position ``start`` on, drawn at ``version`` trained steps."""
+        if self.runs and self.runs[-1][2] == version and sum(self.runs[-1][:2]) == start:
+            first, before, _ = self.runs[-1]
+            self.runs[-1] = (first, before + n, version)
+        else:
+            self.runs.append((start, n, version))
+
+    def fetched(self, *, n_queued: int) -> None:
+        """Enter the ready groups that a batch left in the queue."""
+        self._queued = n_queued
+
+    def paused(self, start_s: float, end_s: float) -> None:
+        """Enter a time in which no replica ran."""
+        self.pauses.append((start_s, end_s))
+
+    def updated(self, engine: Engine, learner: LearnerTime) -> None:
+        """Enter a weight update at the engine's present time."""
+        first, generated, status = engine.progress(self.pipe.first_running)
+        under_way = np.where(status == decode.FINISHED, 0, generated)
+        self.updates.append(Update(engine.now_s, learner, self._queued, first, under_way))
+
+    def closed(self, engine: Engine) -> None:
+        """Enter the end of the run."""
+        self.facts, self.end_s = engine.facts(), engine.now_s
+
+    def lengths(self, batch: list[int]) -> Int:
+        """Return prompt + response tokens of each response of the groups ``batch``, flat."""
+        while len(self._lengths) < self.pipe.n_submitted:
+            self._lengths += self._drawn_lengths(len(self._lengths))
+        return np.concatenate([self._lengths[group] for group in batch])
+
+    def _drawn_lengths(self, first: int) -> list[Int]:
+        """Return the lengths of groups ``first`` to the end of the stretch that holds it."""
+        before = 0
+        for start, n, version in self.runs:
+            if first < before + n:
+                skip = first - before
+                draw = self.outset.stream.stream.draw
+                groups = draw(start + skip, n - skip, trained_steps=version)
+                return list(groups.n_tokens_PG + groups.prompt_tokens_P[:, None])
+            before += n
+        raise IndexError(f"group {first} was not submitted")
+
+    @cached_property
+    def groups(self) -> Groups:
+        """All groups in submission order, drawn once more: the stream is a pure function."""
+        draw = self.outset.stream.stream.draw
+        return joined([draw(start, n, trained_steps=version) for start, n, version in self.runs])
