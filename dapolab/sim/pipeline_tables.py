@@ -191,8 +191,10 @@ class _Books:
 
     def _resident(self, edges: Float) -> tuple[Float, Float]:
         """Return ∫N dt and the seconds in which replicas hold a response, pauses left out."""
-        facts, admitted = self.facts, self._admitted()
-        begin, end, replica = (x[admitted] for x in (facts.admit_s, facts.end_s, facts.replica))
+        admitted = self._admitted()
+        begin = np.asarray(self.facts.admit_s[admitted], dtype=np.float64)
+        end = np.asarray(self.facts.end_s[admitted], dtype=np.float64)
+        replica = self.facts.replica[admitted]
         busy = [merged(begin[replica == r], end[replica == r]) for r in np.unique(replica)]
         resident = self._without_pauses([(begin, end)], edges)
         return resident, self._without_pauses(busy, edges)
