@@ -55,12 +55,11 @@ class Spread(Config):
             return self.choices[int(u * len(self.choices))]
         assert self.low is not None
         assert self.high is not None
-        if self.integer:
-            low, high = math.ceil(self.low), math.floor(self.high) + 1
-        else:
-            low, high = self.low, self.high
+        low, high = self.low, self.high
+        if self.integer:  # every whole number has its share, the last one too
+            low, high = float(math.ceil(low)), math.floor(high) + 1.0
         value = low * (high / low) ** u if self.log else low + (high - low) * u
-        return min(int(value), high - 1) if self.integer else float(value)
+        return min(int(value), int(high) - 1) if self.integer else value
 
 
 class RandomDraws(Config):

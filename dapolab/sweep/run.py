@@ -181,10 +181,16 @@ def _in_parallel(
     if engine == "local" and n_jobs == 1:
         yield from (_run_and_commit(part, folder) for part in timely)
         return
-    options = {"initializer": _leave_interrupts_to_the_parent} if engine == "local" else {}
-    with parallel_config(backend=backend, n_jobs=n_jobs, **options):
-        work = Parallel(return_as="generator_unordered", batch_size=1)
-        yield from work(delayed(_run_and_commit)(part, folder) for part in timely)
+    work = (delayed(_run_and_commit)(part, folder) for part in timely)
+    if engine == "local":
+        interrupts = {"initializer": _leave_interrupts_to_the_parent}
+        with parallel_config(backend=backend, n_jobs=n_jobs, **interrupts):
+            yield from Parallel(return_as="generator_unordered", batch_size=1)(work)
+        return
+    with parallel_config(backend=backend, n_jobs=n_jobs):
+        # Ray's backend returns lists alone: a few hand-outs a worker at a time keep the bar moving
+        while some := list(itertools.islice(work, 4 * int(effective_n_jobs(n_jobs)))):
+            yield from Parallel(batch_size=1)(some)
 
 
 def _chunk(seconds: float, n_left: int, n_jobs: int) -> int:
