@@ -19,7 +19,7 @@ import torch
 
 from dapolab.errors import ConfigError
 from gpu_runs.model import Decoder, KvCache
-from gpu_runs.noise import draw
+from gpu_runs.sampling import draw
 from gpu_runs.slots import Completion, Entry, Finish, Key, Request, Slots
 from gpu_runs.task import Task
 

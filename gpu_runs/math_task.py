@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from dapolab.errors import ConfigError
 from dapolab.rng import stream
 from gpu_runs.noise import mix
@@ -93,6 +91,8 @@ def read_math(path: Path | str) -> MathSet:
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         if path.suffix == ".parquet":
+            import pandas as pd  # here, so that a worker that only judges starts fast
+
             yield from pd.read_parquet(path).to_dict("records")  # type: ignore[misc]
             return
         with path.open(encoding="utf-8") as lines:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dapolab.errors import ConfigError
 from gpu_runs.generate import Generator, Request, generate
 from gpu_runs.model import Decoder, ModelConfig
-from gpu_runs.noise import draw, mix, uniforms
+from gpu_runs.noise import mix, uniforms
+from gpu_runs.sampling import draw
 
 CAP = 12
 
