@@ -17,7 +17,7 @@ class Metric(NamedTuple):
 
 STEP_METRICS: tuple[Metric, ...] = (
     # the collection, as 06-dapo logs it
-    Metric("rollout/candidate_groups", "groups", "groups sampled for the step, kept or not"),
+    Metric("rollout/candidate_groups", "groups", "groups whose fate the step decided, kept or not"),
     Metric("rollout/effective_groups", "groups", "groups that are trained"),
     Metric("rollout/effective_group_ratio", "share", "effective over candidate groups; biased up"),
     Metric("rollout/effective_fill_ratio", "share", "effective over wanted groups"),
@@ -36,6 +36,10 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric("rollout/degenerate_groups", "groups", "finished groups that the filter dropped"),
     Metric("rollout/surplus_groups", "groups", "finished, passed the filter, yet not trained"),
     Metric("rollout/aborted_groups", "groups", "groups in flight when the collection stopped"),
+    Metric(
+        "rollout/carried_groups", "groups", "groups that go on in the next step, or wait for it"
+    ),
+    Metric("rollout/carried_tokens", "tokens", "tokens so far of the groups carried on"),
     Metric("rollout/all_right_share", "share", "finished groups with every answer right"),
     Metric("rollout/all_wrong_share", "share", "finished groups with every answer wrong"),
     Metric("rollout/mixed_share", "share", "finished groups with right and wrong answers"),
@@ -65,6 +69,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric("time/gpu_seconds", "GPU·s", "step seconds × GPUs held"),
     # what is trained
     Metric("train/mixed_groups", "groups", "trained groups that carry signal: right and wrong"),
+    Metric("train/repeated_groups", "groups", "copies trained in place of degenerate groups"),
     Metric("train/update_skipped", "share", "1 where no group was left to train"),
     Metric("reward/accuracy", "share", "right answers among finished candidates"),
     Metric("reward/trained_accuracy", "share", "right answers in the trained batch"),
@@ -181,6 +186,9 @@ EVALUATION_METRICS: tuple[Metric, ...] = (
 )
 # eval/pass_at_K (share): unbiased 1 − C(n−c, K)/C(n, K), mean over prompts; one column a K.
 
+PROMPT_ACCURACY = "reward/accuracy_prompt_"
+"""(share): one prompt's pass rate, by its number from 1, in a bandit of several."""
+
 BY_NAME: dict[str, Metric] = {
     metric.name: metric
     for metric in STEP_METRICS + UPDATE_METRICS + TRAINING_METRICS + EVALUATION_METRICS
@@ -201,6 +209,7 @@ GROUP_COLUMNS: dict[str, str] = {
     "generated_tokens": "tokens really generated (less than full where aborted)",
     "submit_s": "seconds from the start of the run",
     "end_s": "end of its last response, or of the abort",
+    "begun_step": "step that first sampled it; missing where a step leaves nothing to the next",
     "version_submitted": "weight version at its submission; missing where rollout and learner take "
     "turns",
     "version_trained": "version that learned from it; missing where it was not trained",

@@ -16,6 +16,7 @@ from dapolab.bandit import (
     three_paths,
     train,
 )
+from dapolab.bandit.answers import Answers
 from dapolab.bandit.bench import bandit_benchmarks
 from dapolab.bandit.environments import (
     difficulty_ladder,
@@ -25,7 +26,7 @@ from dapolab.bandit.environments import (
     overlong,
 )
 from dapolab.bandit.modes import ADVANTAGES, AGGREGATIONS, CLIPS
-from dapolab.bandit.rollout import Draws, collect
+from dapolab.bandit.rollout import Draws, collect, score
 from dapolab.errors import ConfigError
 from dapolab.scenario import (
     GrpoAdvantage,
@@ -58,6 +59,9 @@ def theta(bandit, text, **options):
 
 # ---------------------------------------------------------------------------- replicas
 
+# a band that holds many tokens of the toy, and a third of them drawn
+CLIP_COV = "clip_cov+clip.share=0.3+clip.cov_low=-0.5+clip.cov_high=0.5"
+
 
 @pytest.mark.parametrize(
     "text",
@@ -69,6 +73,7 @@ def theta(bandit, text, **options):
         "prompt-mean+filter-raw+max_candidates=3",
         "overlong+filter-shaped",
         "exclude-truncated",
+        f"{CLIP_COV}+n_epochs=3",
     ],
 )
 def test_a_seed_among_many_is_the_seed_alone(text) -> None:
@@ -78,6 +83,16 @@ def test_a_seed_among_many_is_the_seed_alone(text) -> None:
         assert np.abs(alone.theta[0] - together.theta[index]).max() < 1e-12
         for name, values in together.values.items():
             np.testing.assert_allclose(alone.values[name][:, 0], values[:, index], atol=1e-12)
+
+
+def test_clip_cov_draws_apart_for_each_seed() -> None:
+    """What one replica drops is its own draw: other company, other order, the same curve."""
+    text = f"{CLIP_COV}+n_epochs=3"
+    others = train(overlong(), mode(text), seeds=[7, 2, 9]).theta
+    assert (others[1] == theta(overlong(), text, seeds=[2])[0]).all()
+    # the draw acts: without it some of these seeds end elsewhere
+    assert (others != theta(overlong(), "ppo+n_epochs=3", seeds=[7, 2, 9])).any()
+    assert (others[0] != others[1]).any()
 
 
 def test_equal_calls_give_equal_bits_and_seeds_differ() -> None:
@@ -107,7 +122,7 @@ def test_a_long_run_does_not_depend_on_the_block_of_draws() -> None:
 # ---------------------------------------------------------------------------- two ways
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CLIPS if kind != "clip_cov"])
+@pytest.mark.parametrize("kind", CLIPS)
 def test_gradient_weights_and_automatic_differentiation_train_alike(kind) -> None:
     word = "no-clip" if kind == "none" else kind
     text = f"{word}+n_epochs=3+n_mini_batches=2"
@@ -123,6 +138,25 @@ def test_every_aggregation_with_every_advantage(kind, advantage) -> None:
     direct = theta(overlong(), text)
     assert np.abs(direct - theta(overlong(), text, automatic=True)).max() < 1e-10
     assert np.abs(direct - overlong().start.numpy()).max() > 1e-6
+
+
+def test_optimal_token_baseline_by_hand() -> None:
+    """verl's Σ G·W/Σ W at the decision token, W = 1 − 2π + Σπ², reward-to-go = the reward."""
+    bandit, chosen = length_classes(), mode("optimal_token_baseline+token-sum+n_groups=1")
+    start = bandit.start.expand(1, -1)
+    answers = Answers(
+        torch.tensor([[0, 1, 2, 3]]),
+        torch.tensor([[True, True, False, False]]),
+        torch.tensor([[10.0, 100.0, 10.0, 100.0]], dtype=torch.float64),
+    )
+    pi = bandit.probabilities(bandit.start)[0].numpy()
+    weight = 1.0 - 2.0 * pi + (pi**2).sum()
+    reward = np.array([1.0, 1.0, 0.0, 0.0])
+    wanted = reward - (reward * weight).sum() / weight.sum()
+    found = score(bandit, chosen, start, answers).advantages[0, :, 0].numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+    with pytest.raises(ConfigError, match="no optimal_token_baseline"):
+        theta(eos_hazard(), "optimal_token_baseline")
 
 
 def test_entropy_bonus_raises_entropy_and_kl_holds_the_policy_back() -> None:
@@ -348,6 +382,25 @@ def test_every_study_trains_in_all_its_modes(name) -> None:
 
 
 # ---------------------------------------------------------------------------- tables
+
+
+def test_each_prompt_has_its_pass_rate() -> None:
+    """Pass rates of the ladder at the start, and σ(θ_k) of each prompt at the end, by formula."""
+    rates = (0.1, 0.5, 0.9)
+    run = train(difficulty_ladder(pass_rates=rates), mode("grpo"), seeds=range(6))
+    found = final_estimates(run)
+    for k, p in enumerate(rates):
+        name = f"reward/accuracy_prompt_{k + 1}"
+        assert run.values[name][0] == pytest.approx(p, rel=1e-12)
+        right = 1.0 / (1.0 + np.exp(-run.theta[:, k]))
+        np.testing.assert_allclose(run.values[name][-1], right, rtol=1e-12)
+        assert found[name].mean == pytest.approx(right.mean(), rel=1e-12)
+        assert found[f"change/{name}"].mean == pytest.approx(right.mean() - p, rel=1e-9)
+        assert (curve_table([run])["metric"] == name).sum() == len(run.steps)
+    mean = sum(run.values[f"reward/accuracy_prompt_{k}"] for k in (1, 2, 3)) / 3
+    np.testing.assert_allclose(mean, run.values["reward/accuracy"], rtol=1e-12)
+    one_prompt = train(length_classes(), mode("grpo"), seeds=[0])
+    assert not any("prompt" in name for name in one_prompt.values)
 
 
 def test_tables_hold_means_and_student_intervals_over_seeds() -> None:

@@ -332,6 +332,33 @@ def test_clip_cov_draws_from_the_band_alone_and_repeats() -> None:
     assert torch.equal(seen, band & (plain != 0))
 
 
+def test_clip_cov_with_a_generator_a_replica() -> None:
+    """Each replica is what its generator alone gives; as many generators as replicas."""
+    batch = random_batch(4, spread=0.1)
+    pair = Batch(
+        logp=torch.stack((batch.logp, batch.logp)),
+        old_logp=batch.old_logp,
+        mask=batch.mask,
+        advantages=batch.advantages.expand(2, 6, 7),
+        group=batch.group,
+    )
+    config = Objective(clip=ClipCov(share=0.05, cov_low=0.05, cov_high=0.5), aggregation=TokenSum())
+
+    def generators(*seeds: int) -> list[torch.Generator]:
+        return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    together = gradient_weights(pair, config, generator=generators(3, 5))
+    for row, seed in enumerate((3, 5)):
+        alone = gradient_weights(batch, config, generator=generators(seed)[0])
+        torch.testing.assert_close(together[row], alone)
+    assert not torch.equal(together[0], together[1])
+    for wrong in (generators(3), generators(3, 4, 5)):
+        with pytest.raises(ConfigError, match="generators do not fit"):
+            gradient_weights(pair, config, generator=wrong)
+    with pytest.raises(ConfigError, match="generators do not fit"):
+        gradient_weights(batch, config, generator=generators(3))
+
+
 def test_clip_cov_without_generator_is_refused() -> None:
     with pytest.raises(ConfigError, match="generator"):
         policy_loss(random_batch(0), Objective(clip=ClipCov()))

@@ -93,6 +93,12 @@ class Bandit(Protocol):
     def token_entropy(self, theta: Tensor, answers: Answers) -> Tensor:
         """Return (R, N, T) entropy of the policy at each token, in nats."""
 
+    def sum_pi_squared(self, theta: Tensor, answers: Answers) -> Tensor:
+        """Return (R, N, T) Σπ² of the policy's choices at each token, 1 where it has none.
+
+        Raises ConfigError where places stand for tokens that differ in it.
+        """
+
     def pull_back(self, theta: Tensor, answers: Answers, weights: Tensor) -> Tensor:
         """Return Σ weights·∂(log π)/∂θ, (R, D), for weights (R, N, T)."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dapolab.bandit.answers import Answers, Outcomes
 from dapolab.errors import ConfigError
+from dapolab.metrics import PROMPT_ACCURACY
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,6 +148,14 @@ class ArmBandit:
         prompt = answers.choice // self.n_arms
         return self._with_fillers(entropy_RP.gather(-1, prompt))
 
+    def sum_pi_squared(self, theta: Tensor, answers: Answers) -> Tensor:
+        """Return (R, N, T) Σπ² at each token, 1 for tokens without a choice."""
+        squared_RP = self.probabilities(theta).square().sum(dim=-1)
+        decision = squared_RP.gather(-1, answers.choice // self.n_arms)
+        if not self._has_fillers:
+            return decision.unsqueeze(-1)
+        return torch.stack((decision, torch.ones_like(decision)), dim=-1)
+
     def pull_back(self, theta: Tensor, answers: Answers, weights: Tensor) -> Tensor:
         """Return Σ w·(e_choice − π) through Φ; (R, D)."""
         pi_RPA = self.probabilities(theta)
@@ -188,12 +197,18 @@ class ArmBandit:
         sides = (joint * self.success_PA, joint * (1.0 - self.success_PA))
         right, wrong = (side.sum(dim=(-2, -1)) for side in sides)
         right_tokens, wrong_tokens = ((s * self.length_PA).sum(dim=(-2, -1)) for s in sides)
-        return {
+        found = {
             "length/right": right_tokens / right,
             "length/wrong": wrong_tokens / wrong,
             "length/mean": right_tokens + wrong_tokens,
             "reward/accuracy": right,
             "entropy/answer": (_entropy(logits) * self.weights).sum(dim=-1),
+        }
+        if self.n_prompts == 1:
+            return found
+        by_prompt = (logits.softmax(dim=-1) * self.success_PA).sum(dim=-1)
+        return found | {
+            f"{PROMPT_ACCURACY}{k + 1}": by_prompt[..., k] for k in range(self.n_prompts)
         }
 
     def outcomes(self, theta_D: Tensor, *, prompt: int) -> Outcomes:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dapolab.metrics import PROMPT_ACCURACY
 from dapolab.stats import Estimate, mean_estimate
 
 UNITS = {
@@ -23,6 +24,11 @@ UNITS = {
 """Metric -> unit, in the order in which they are shown."""
 POLICY_METRICS = tuple(UNITS)[:5]
 """Exact functions of the policy; they exist at every point of a curve."""
+
+
+def unit_of(metric: str) -> str:
+    """Return the metric's unit; a prompt's pass rate is a share."""
+    return "share" if metric.startswith(PROMPT_ACCURACY) else UNITS[metric]
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,16 @@ def final_estimates(curves: Curves) -> dict[str, Estimate]:
     99 % intervals over seeds (Student). A metric that a seed lacks (a length given wrong once
     nothing is wrong any more) is left out.
     """
+    prompts = [metric for metric in curves.values if metric.startswith(PROMPT_ACCURACY)]
     found: dict[str, Estimate] = {}
-    for metric, unit in UNITS.items():
+    for metric in (*UNITS, *prompts):
         last = curves.values.get(metric, np.array([[np.nan]]))[-1]
         if np.isfinite(last).all():
-            found[metric] = _estimate(last, unit=unit)
-    for metric in POLICY_METRICS:
+            found[metric] = _estimate(last, unit=unit_of(metric))
+    for metric in (*POLICY_METRICS, *prompts):
         change = curves.change(metric)
         if np.isfinite(change).all():
-            found[f"change/{metric}"] = mean_estimate(change, unit=UNITS[metric])
+            found[f"change/{metric}"] = mean_estimate(change, unit=unit_of(metric))
     return found
 
 
@@ -69,7 +76,7 @@ def curve_table(runs: Iterable[Curves]) -> pd.DataFrame:
             for step, at in zip(run.steps, values, strict=True):
                 if not np.isfinite(at).all():
                     continue
-                e = _estimate(at, unit=UNITS[metric])
+                e = _estimate(at, unit=unit_of(metric))
                 rows.append((run.mode, metric, e.unit, step, e.mean, e.low, e.high, e.n))
     columns = ["mode", "metric", "unit", "step", "mean", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)

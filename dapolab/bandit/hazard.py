@@ -95,6 +95,13 @@ class HazardBandit:
         first = (_binary_entropy(theta[..., :1]) + both).expand(stop.shape)
         return torch.stack((first, stop, stop), dim=-1)
 
+    def sum_pi_squared(self, theta: Tensor, answers: Answers) -> Tensor:
+        """Refuse: a baseline token by token needs the middle tokens one by one."""
+        raise ConfigError(
+            "eos_hazard has no optimal_token_baseline: its middle tokens share one place; take an "
+            "environment of arms"
+        )
+
     def pull_back(self, theta: Tensor, answers: Answers, weights: Tensor) -> Tensor:
         """Return Σ w·∂(log π)/∂θ, (R, 3); ∂ log h/∂u = 1 − h, ∂ log(1 − h)/∂u = −h."""
         right = answers.right.to(weights)

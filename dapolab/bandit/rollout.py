@@ -9,6 +9,7 @@ from torch import Tensor
 from dapolab.bandit.answers import DRAWS_PER_ANSWER, Answers, Bandit
 from dapolab.bandit.settings import Mode
 from dapolab.objective import Signal, Status, learning_signal
+from dapolab.objective.token_baseline import TokenEnergy
 from dapolab.rng import stream
 
 _BLOCK_BYTES = 1 << 26
@@ -155,6 +156,12 @@ def score(
     if kind == "gae":
         expected = bandit.expectations(theta)["reward/accuracy"]
         values = (bandit.reward_wrong + gap * expected)[:, None, None].expand(mask.shape)
+    energy = None
+    if kind == "optimal_token_baseline":
+        energy = TokenEnergy(
+            old_logp=bandit.logp(theta, answers),
+            sum_pi_squared=bandit.sum_pi_squared(theta, answers),
+        )
     in_reward = objective.kl is not None and objective.kl.place == "reward"
     return learning_signal(
         rewards.unsqueeze(-1) if kind == "gdpo" else rewards,
@@ -166,6 +173,7 @@ def score(
         ref_logp=ref_logp if in_reward else None,
         greedy=bandit.greedy_reward(theta, answers) if kind == "remax" else None,
         values=values,
+        energy=energy,
     )
 
 

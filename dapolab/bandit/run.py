@@ -48,17 +48,12 @@ def train(
         Differentiate ``policy_loss`` instead of using its ``gradient_weights``; the two agree.
     on_step
         Called after every step.
-
-    Notes
-    -----
-    ``clip_cov`` draws from one generator for all replicas: its rows are random but not those of the
-    same seed alone.
     """
     training = mode.training
     n_groups = max(candidates or 0, training.n_candidates)
     draws = Draws(seed, seeds, n_groups=n_groups, group_size=training.group_size)
     start = bandit.start.expand(len(seeds), -1).clone()
-    learner = _Learner(bandit, mode, start, seed=seed, automatic=automatic)
+    learner = _Learner(bandit, mode, start, seeds=seeds, seed=seed, automatic=automatic)
     marks = set(np.unique(np.linspace(0, training.n_steps, n_records).round()).astype(int).tolist())
     curves = _Recorder(bandit)
     curves.add(0, learner.theta, {})
@@ -75,15 +70,23 @@ class _Learner:
     """Parameters, optimizer state and the policies of the past."""
 
     def __init__(
-        self, bandit: Bandit, mode: Mode, theta: Tensor, *, seed: int, automatic: bool
+        self,
+        bandit: Bandit,
+        mode: Mode,
+        theta: Tensor,
+        *,
+        seeds: Sequence[int],
+        seed: int,
+        automatic: bool,
     ) -> None:
         self.bandit, self.mode, self.theta, self.automatic = bandit, mode, theta, automatic
         self._reference = None if mode.objective.kl is None else theta.clone()
         self._past: deque[Tensor] = deque([theta], maxlen=mode.training.staleness + 1)
         self._adam = _Adam(theta, mode.training)
         self._noted: dict[str, tuple[Tensor, int]] = {}
-        words = seed_sequence(seed, "bandit", "clip_cov").generate_state(1)
-        self._generator = torch.Generator().manual_seed(int(words[0]))
+        self._generators = None
+        if mode.objective.clip.kind == "clip_cov":
+            self._generators = [_generator(seed, index) for index in seeds]
 
     def step(self, draws: tuple[Tensor, Tensor], *, measure: bool) -> None:
         """Sample with the policy of ``staleness`` steps ago and make all updates."""
@@ -104,7 +107,7 @@ class _Learner:
                 rollout,
                 self.mode,
                 rows=rows,
-                generator=self._generator,
+                generator=self._generators,
                 automatic=self.automatic,
             )
             self.theta = self.theta - self._direction(gradient)
@@ -123,12 +126,14 @@ class _Learner:
         self._noted[name] = (total + value, n + 1)
 
     def _measure(self, rollout: Rollout, rows: Tensor | None) -> None:
-        # The generator's state is put back, or looking at an update would change the run.
-        state = self._generator.get_state()
+        # The generators' states are put back, or looking at an update would change the run.
+        generators = self._generators or ()
+        states = [generator.get_state() for generator in generators]
         found = update_metrics(
-            self.bandit, self.theta, rollout, self.mode, rows=rows, generator=self._generator
+            self.bandit, self.theta, rollout, self.mode, rows=rows, generator=self._generators
         )
-        self._generator.set_state(state)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
         for name in CLIP_METRICS:
             self._note(name, found[name])
 
@@ -140,6 +145,12 @@ class _Learner:
         if training.geometry == "natural":
             gradient = self.bandit.natural(self.theta, gradient)
         return training.learning_rate * gradient
+
+
+def _generator(seed: int, index: int) -> torch.Generator:
+    """Return the generator from which one seed's ``clip_cov`` draws its tokens."""
+    words = seed_sequence(seed, "bandit", "clip_cov", index).generate_state(1)
+    return torch.Generator().manual_seed(int(words[0]))
 
 
 class _Adam:

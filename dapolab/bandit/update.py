@@ -9,6 +9,7 @@ from dapolab.bandit.answers import Answers, Bandit
 from dapolab.bandit.rollout import Rollout
 from dapolab.bandit.settings import Mode
 from dapolab.objective import Batch, Structure, gradient_weights, policy_loss, row_scales
+from dapolab.objective.covariance import Generators
 
 # Scales in which a response or a group counts whether or not it has tokens, by default.
 _COUNT_ROWS = ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
@@ -42,7 +43,7 @@ def loss_gradient(
     mode: Mode,
     *,
     rows: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
     automatic: bool = False,
 ) -> Tensor:
     """Return ∂loss/∂θ, (R, D).
@@ -82,7 +83,7 @@ def update_metrics(
     mode: Mode,
     *,
     rows: Tensor | None,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
 ) -> dict[str, Tensor]:
     """Return the objective's metrics of an update, each (R,)."""
     _, batch = update_batch(bandit, theta, rollout, rows=rows, entropy=True)

@@ -311,11 +311,11 @@ def _print(
     start: Mapping[str, float] | None = None,
     rows: str = "mode",
 ) -> None:
-    from dapolab.report.bandit_report import HEADS, estimate_tables
+    from dapolab.report.bandit_report import estimate_tables, head
     from dapolab.report.formats import number
 
     out = console()
-    began = [f"{HEADS[name]} {number((start or {}).get(name, math.nan))}" for name in metrics]
+    began = [f"{head(name)} {number((start or {}).get(name, math.nan))}" for name in metrics]
     began = [text for text in began if "nan" not in text]
     if began:
         out.print(f"at the start: {'; '.join(began)}", markup=False, style="dim")

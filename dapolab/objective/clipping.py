@@ -9,7 +9,7 @@ is what the metrics count.
 import torch
 from torch import Tensor
 
-from dapolab.objective.covariance import highest_covariance, random_covariance
+from dapolab.objective.covariance import Generators, highest_covariance, random_covariance
 from dapolab.objective.masking import row_mean
 from dapolab.objective.tokens import Tokens, sequence_log_ratio
 from dapolab.objective.weighting import dppo, sapo, weight_without_gradient
@@ -33,7 +33,7 @@ from dapolab.scenario import (
 
 
 def choose_tokens(
-    tokens: Tokens, clip: Clip, *, generator: torch.Generator | None = None
+    tokens: Tokens, clip: Clip, *, generator: Generators | None = None
 ) -> Tensor | None:
     """Return the tokens that a covariance rule chooses in the whole update; None without a rule.
 

@@ -4,6 +4,7 @@ Few tokens of high covariance account for most of the loss of entropy (Cui et al
 Mechanism, Eq. 10-12; verl core_algos.py:1743-1925).
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,9 @@ from dapolab.scenario import ClipCov, KlCov
 
 if TYPE_CHECKING:
     from dapolab.objective.tokens import Tokens
+
+Generators = torch.Generator | Sequence[torch.Generator]
+"""One for all, or one a replica: then no replica's draws depend on who else is in the batch."""
 
 
 def covariance(tokens: "Tokens") -> Tensor:
@@ -28,21 +32,38 @@ def covariance(tokens: "Tokens") -> Tensor:
 
 
 def random_covariance(
-    tokens: "Tokens", clip: ClipCov, clipped: Tensor, generator: torch.Generator | None
+    tokens: "Tokens", clip: ClipCov, clipped: Tensor, generator: Generators | None
 ) -> Tensor:
     """Choose max(⌊share·tokens⌋, 1) of the unclipped tokens between the two bounds at random.
 
     Raises
     ------
     ConfigError
-        Without a generator: a draw that cannot be repeated is no experiment.
+        Without a generator: a draw that cannot be repeated is no experiment. With one a replica,
+        unless there are as many as replicas.
     """
     if generator is None:
         raise ConfigError('clip "clip_cov" draws tokens at random; pass generator')
     cov = covariance(tokens).masked_fill(clipped, -torch.inf)
     eligible = (cov > clip.cov_low) & (cov < clip.cov_high)
-    draws = torch.rand(cov.shape, generator=generator, dtype=cov.dtype, device=cov.device)
+    draws = _draws(cov, generator)
     return _highest(draws.masked_fill(~eligible, -1.0), _quota(tokens.mask, clip.share)) & eligible
+
+
+def _draws(like: Tensor, generator: Generators) -> Tensor:
+    """Return uniform numbers of the shape of ``like``."""
+    if isinstance(generator, torch.Generator):
+        return torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    if like.dim() < 3 or len(generator) != like.shape[0]:
+        raise ConfigError(
+            f"{len(generator)} generators do not fit tokens of shape {tuple(like.shape)}: pass "
+            "one, or one a replica"
+        )
+    own = [
+        torch.rand(like.shape[1:], generator=g, dtype=like.dtype, device=like.device)
+        for g in generator
+    ]
+    return torch.stack(own)
 
 
 def highest_covariance(tokens: "Tokens", clip: KlCov) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dapolab.objective.batch import Batch, Structure
 from dapolab.objective.clipping import gmpo_bounds, ratio_bounds
+from dapolab.objective.covariance import Generators
 from dapolab.objective.kl import kl_estimate, kl_slope
 from dapolab.objective.loss import Parts, kl_ratio, split_parts
 from dapolab.objective.masking import inverse, keep_valid, row_mean
@@ -48,7 +49,7 @@ def gradient_weights(
     *,
     structure: Structure | None = None,
     scales: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
     selection: Tensor | None = None,
 ) -> Tensor:
     """Return ∂loss/∂(log π) of every token, KL term included; (..., N, T), 0 outside the mask.

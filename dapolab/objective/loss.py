@@ -12,6 +12,7 @@ from dapolab.errors import ConfigError
 from dapolab.objective.aggregation import aggregate, row_scales
 from dapolab.objective.batch import Batch, Loss, Structure
 from dapolab.objective.clipping import choose_tokens, surrogate
+from dapolab.objective.covariance import Generators
 from dapolab.objective.gates import token_gate
 from dapolab.objective.kl import kl_estimate
 from dapolab.objective.masking import keep_valid, row_mean
@@ -44,7 +45,7 @@ def policy_loss(
     *,
     structure: Structure | None = None,
     scales: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
     selection: Tensor | None = None,
     metrics: bool = True,
 ) -> Loss:
@@ -64,7 +65,7 @@ def policy_loss(
         a micro-batch computed with them contributes its exact part of the global loss. Absent:
         computed from this batch alone.
     generator
-        For ``clip_cov``, which draws tokens.
+        For ``clip_cov``, which draws tokens: one for all replicas, or one each.
     selection
         (..., N, T) tokens of ``select_tokens`` for these responses, where the update is computed in
         micro-batches: a covariance rule chooses from the whole update. Absent: from this batch.
@@ -129,7 +130,7 @@ def _metrics(parts: Parts, config: Objective) -> dict[str, Tensor]:
 
 
 def select_tokens(
-    batch: Batch, config: Objective, *, generator: torch.Generator | None = None
+    batch: Batch, config: Objective, *, generator: Generators | None = None
 ) -> Tensor | None:
     """Return the tokens of an update that ``clip_cov`` or ``kl_cov`` chooses; else None.
 
@@ -145,7 +146,7 @@ def split_parts(
     *,
     structure: Structure | None = None,
     scales: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
     selection: Tensor | None = None,
 ) -> Parts:
     """Choose the policies, apply rejection, clean what the mask leaves out, weigh the responses."""

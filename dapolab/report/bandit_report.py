@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dapolab.metrics import PROMPT_ACCURACY
 from dapolab.report import formats
 from dapolab.report.console import WIDTH
 from dapolab.report.document import Block, Document, FigureSpec, Section, Table
@@ -26,6 +27,7 @@ _COLOURS = (
     POLICY_COLOURS["streaming"],
     *SPARE_COLOURS,
 )
+_PANELS_A_ROW = 4
 _MODE_WIDTH = 24
 _EQUAL = 1e-9
 _STYLES = ("-", "--", "-.", ":")
@@ -44,6 +46,15 @@ HEADS = {
     "gradient/sd_share": "its sd",
 }
 """Metric -> head of its column, in the order in which they are shown."""
+
+
+def head(metric: str) -> str:
+    """Return the head of a metric's column."""
+    if metric.startswith(PROMPT_ACCURACY):
+        return f"pass rate {metric.removeprefix(PROMPT_ACCURACY)}"
+    return HEADS.get(metric, metric)
+
+
 _FIGURES = (
     ("lengths", "Answer lengths", ("length/right", "length/wrong", "length/mean")),
     ("policy", "Pass rate and entropy", ("reward/accuracy", "entropy/answer")),
@@ -63,6 +74,8 @@ _READ = {
     "clip": (
         "Mean over the updates of a rollout. With one update a rollout nothing is ever clipped."
     ),
+    "prompts": "Prompts in the order of the environment: the pass rates at the start tell which "
+    "is which. Gains are per step; a mode that takes larger steps gains more everywhere.",
     "groups": "Mixed or kept groups over sampled ones, and trained ones over wanted ones.",
 }
 
@@ -70,7 +83,9 @@ _READ = {
 def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> list[str]:
     """Return the metrics worth a column: those that differ between modes, or moved in training."""
     names = []
-    for metric in HEADS:
+    known = [name for found in estimates.values() for name in found]
+    prompts = dict.fromkeys(name for name in known if name.startswith(PROMPT_ACCURACY))
+    for metric in (*HEADS, *prompts):
         found = [e[metric].mean for e in estimates.values() if metric in e]
         if not found:
             continue
@@ -101,7 +116,7 @@ def estimate_tables(
     tables: list[list[str]] = []
     room = 0
     for metric, cells in columns.items():
-        needed = 2 + max(len(HEADS.get(metric, metric)), *map(len, cells))
+        needed = 2 + max(len(head(metric)), *map(len, cells))
         if not tables or needed > room:
             tables.append([])
             room = width - widest_mode - 3
@@ -116,7 +131,7 @@ def _table(
     table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(rows, overflow="fold", max_width=_MODE_WIDTH)
     for metric in metrics:
-        table.add_column(HEADS.get(metric, metric), justify="right", overflow="fold")
+        table.add_column(head(metric), justify="right", overflow="fold")
     for row, mode in enumerate(estimates):
         table.add_row(Text(mode), *(Text(columns[metric][row]) for metric in metrics))
     return table
@@ -142,15 +157,16 @@ def bandit_document(
     """
     shown = shown_metrics(estimates, curves)
     figures: list[Block] = []
-    for name, heading, metrics in _FIGURES:
+    prompts = tuple(m for m in shown if m.startswith(PROMPT_ACCURACY))
+    figures_of = (*_FIGURES, ("prompts", "Pass rate of each prompt", prompts))
+    for name, heading, metrics in figures_of:
         drawn = [m for m in metrics if m in shown and (curves["metric"] == m).any()]
         if drawn:
             figures.append(_figure(name, heading, curves, drawn, list(estimates)))
     rows = [
-        {"mode": mode} | {HEADS.get(m, m): found.get(m) for m in shown}
-        for mode, found in estimates.items()
+        {"mode": mode} | {head(m): found.get(m) for m in shown} for mode, found in estimates.items()
     ]
-    frame = pd.DataFrame(rows, columns=["mode", *(HEADS.get(m, m) for m in shown)], dtype=object)
+    frame = pd.DataFrame(rows, columns=["mode", *(head(m) for m in shown)], dtype=object)
     sections = (
         Section("How to read this", tuple(how_to_read)),
         Section("Training", tuple(figures)),
@@ -191,22 +207,21 @@ def effects_document(
                 axes.plot([e.mean], [row], "o", color=_COLOURS[0], ms=5)
             axes.set_yticks(range(len(names)), labels=[label(name) for name in names])
             axes.set_ylim(len(names) - 0.4, -0.6)
-            axes.set_title(HEADS.get(metric, metric))
+            axes.set_title(head(metric))
             axes.set_xlabel("tokens")
     said = "; ".join(f"{n} {formats.estimate(found[metrics[0]])}" for n, found in effects.items())
     spec = FigureSpec(
         name="effects",
         figure=figure,
         title="What each path and each combination adds to the change of a length",
-        alt=f"Effects on {HEADS.get(metrics[0], metrics[0])}: {said}.",
+        alt=f"Effects on {head(metrics[0])}: {said}.",
         how_to_read=(
             "Right of zero: the path makes answers longer. An interaction (×) away from zero: two "
             "paths together are not the sum of both."
         ),
     )
     rows = [
-        {"effect": name} | {HEADS.get(m, m): found[m] for m in metrics}
-        for name, found in effects.items()
+        {"effect": name} | {head(m): found[m] for m in metrics} for name, found in effects.items()
     ]
     table = Table(
         pd.DataFrame(rows, dtype=object),
@@ -223,11 +238,16 @@ def _figure(
     name: str, heading: str, curves: pd.DataFrame, metrics: Sequence[str], modes: Sequence[str]
 ) -> FigureSpec:
     with drawing():
-        figure = new_figure(height_in=3.4)
-        axes_row = np.atleast_1d(figure.subplots(1, len(metrics)))
+        n_rows = -(-len(metrics) // _PANELS_A_ROW)
+        n_columns = -(-len(metrics) // n_rows)
+        figure = new_figure(height_in=0.6 + 2.8 * n_rows)
+        panels = np.atleast_1d(figure.subplots(n_rows, n_columns)).flatten()
+        for spare in panels[len(metrics) :]:
+            spare.remove()
+        axes_row = panels[: len(metrics)]
         for axes, metric in zip(axes_row, metrics, strict=True):
             _panel(axes, curves[curves["metric"] == metric], modes)
-            axes.set_title(HEADS.get(metric, metric))
+            axes.set_title(head(metric))
         handles, labels = axes_row[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=min(3, len(modes)))
     ends = []
@@ -236,7 +256,7 @@ def _figure(
         if len(rows):
             start, end = (formats.number(float(rows["mean"].iloc[i])) for i in (0, -1))
             ends.append(f"{mode} {start} to {end}")
-    said = f"{HEADS.get(metrics[0], metrics[0])}: {'; '.join(ends)}"
+    said = f"{head(metrics[0])}: {'; '.join(ends)}"
     return FigureSpec(
         name=name, figure=figure, title=heading, alt=f"{said}.", how_to_read=_READ[name]
     )
