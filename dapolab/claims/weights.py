@@ -126,9 +126,45 @@ _C9 = Claim(
     ),
     predict=_predict_c9,
     measure=_measure_c9,
-    how_to_read="The objective's modes of that version (rows=sum; token-mean-micro, rows), which "
-    "the conformance tests compare with the packages. A mean over sequences halves a token's "
-    "weight when their number doubles.",
+    how_to_read="The objective's modes of that version (rows=sum; token-mean-micro, rows). A mean "
+    "over sequences halves a token's weight when their number doubles. agg_loss of the published "
+    "0.7.0 and 0.7.1 packages, run once, gave 1 and 2 for the first row; what 0.9.1 does is "
+    "verl-0.9.1-means. tests/conformance/test_claims_verl.py lets 0.9.1 itself compute the second "
+    "row from its local means and the legacy actor's weights n_m/n.",
+)
+
+_GLOBAL = "token-mean: weight of a short over a long answer's token, by micro-batch"
+_ROWS_MEAN = "sum-norm: weight of a token, 4 over 8 answers"
+
+
+def _measure_today(_: object) -> dict[str, float]:
+    meaned = Objective(aggregation=SeqMeanTokenSumNorm(constant=100.0))
+    few, many = (token_pushes([10] * n, meaned, advantages=[1.0, -1.0] * (n // 2)) for n in (4, 8))
+    whole = token_pushes([100, 100, 10, 10], Objective(), advantages=_SIGNS, micro_rows=2)
+    return {_ROWS_MEAN: float(few[0] / many[0]), _GLOBAL: float(whole[2] / whole[0])}
+
+
+_TODAY = Claim(
+    id="verl-0.9.1-means",
+    kind="identity",
+    statement="In verl 0.9.1 seq-mean-token-sum-norm is a mean over sequences, and token-mean is a "
+    "mean over all tokens of the mini-batch, however it is cut into micro-batches.",
+    source="verl 0.9.1 core_algos.agg_loss and workers/utils/losses.py, run; theory.md C1, C8",
+    instrument="objective",
+    rows=(
+        Row(name=_ROWS_MEAN, kind="identity", says=2.0, rival=1.0, unit="ratio"),
+        Row(name=_GLOBAL, kind="identity", says=1.0, rival=10.0, unit="ratio"),
+    ),
+    predict=lambda: {
+        _ROWS_MEAN: float(
+            token_weights([10] * 4, mode="seq-mean-token-sum-norm", constant_tokens=100)[0]
+            / token_weights([10] * 8, mode="seq-mean-token-sum-norm", constant_tokens=100)[0]
+        ),
+        _GLOBAL: 1.0,
+    },
+    measure=_measure_today,
+    how_to_read="The judge is the real package: tests/conformance/test_claims_verl.py compares "
+    "these published numbers with what verl 0.9.1 computes. c9 is about older versions.",
 )
 
 
@@ -162,7 +198,9 @@ _C13 = Claim(
         "token weight, 10 over 100 tokens": _gspo_weights(GspoClip()),
         "the same over GRPO's": _gspo_weights(GspoClip()) / _gspo_weights(PpoClip()),
     },
-    how_to_read="|∂loss/∂log π| of one token; both answers at ratio 1 with equal |advantage|.",
+    how_to_read="|∂loss/∂log π| of one token; both answers at ratio 1 with equal |advantage|. The "
+    "judge is verl 0.9.1's own GSPO (tests/conformance/test_claims_verl.py): the same 10 with "
+    "seq-mean-token-mean, 1 with token-mean, which it uses unless told otherwise.",
 )
 
-CLAIMS = (_LONG_WEIGHT, _C9, _C13)
+CLAIMS = (_LONG_WEIGHT, _C9, _TODAY, _C13)
