@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,10 +227,11 @@ def delimiter(start: bytes) -> str:
     return max(",\t;", key=first.count)
 
 
-def parquet_rows(source: Source) -> Iterator[tuple[int, Row]]:
+def parquet_rows(source: Source, *, lists: Collection[str] = ()) -> Iterator[tuple[int, Row]]:
     """Yield (row number from 1, scalar cells) of a Parquet file, batch by batch.
 
-    List columns are not read and named in a note; structs are read and flattened by the caller.
+    List columns other than ``lists`` are not read and named in a note; structs are read and
+    flattened by the caller.
 
     Raises
     ------
@@ -241,7 +242,9 @@ def parquet_rows(source: Source) -> Iterator[tuple[int, Row]]:
         with pq.ParquetFile(source.path) as file:
             schema = file.schema_arrow
             nested = [f.name for f in schema if pa.types.is_nested(f.type)]
-            skipped = [n for n in nested if not pa.types.is_struct(schema.field(n).type)]
+            skipped = [
+                n for n in nested if n not in lists and not pa.types.is_struct(schema.field(n).type)
+            ]
             if skipped:
                 source.notes.append(f"{source.name}: list columns left out: {', '.join(skipped)}")
             names = [name for name in schema.names if name not in skipped]

@@ -9,7 +9,21 @@ from typing import Literal, get_args
 
 from dapolab.scenario import ConfigError
 
-Format = Literal["auto", "table", "verl", "prime_rl", "verifiers", "tinker"]
+Format = Literal[
+    "auto",
+    "table",
+    "verl",
+    "prime_rl",
+    "verifiers",
+    "tinker",
+    "trl",
+    "ms_swift",
+    "open_instruct",
+    "areal",
+    "nemo_rl",
+    "slime",
+    "dapo_06",
+]
 Selection = Literal["all", "kept_mixed", "kept_first_finished", "unknown"]
 FORMATS: tuple[str, ...] = get_args(Format)
 SELECTIONS: tuple[str, ...] = get_args(Selection)

@@ -7,7 +7,20 @@ import pandas as pd
 
 from dapolab.reading.lines import Source
 from dapolab.reading.progress import ByteProgress
-from dapolab.records import prime_rl, tabular, tinker, verifiers, verl
+from dapolab.records import (
+    areal,
+    dapo_06,
+    ms_swift,
+    nemo_rl,
+    open_instruct,
+    prime_rl,
+    slime,
+    tabular,
+    tinker,
+    trl,
+    verifiers,
+    verl,
+)
 from dapolab.records.builder import EXTRA
 from dapolab.records.detect import detect
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
@@ -25,6 +38,13 @@ READERS: dict[str, Callable[[Sequence[Source], Reading], Draft]] = {
     "prime_rl": prime_rl.read,
     "verifiers": verifiers.read,
     "tinker": tinker.read,
+    "trl": trl.read,
+    "ms_swift": ms_swift.read,
+    "open_instruct": open_instruct.read,
+    "areal": areal.read,
+    "nemo_rl": nemo_rl.read,
+    "slime": slime.read,
+    "dapo_06": dapo_06.read,
 }
 N_PARTIAL_SHOWN = 8
 
