@@ -25,7 +25,7 @@ from gpu_runs.weights import TOY, save_model
 class Recipe:
     """The warm start's settings: AdamW, warm-up, then linear decay to a tenth."""
 
-    n_steps: int = 1100
+    n_steps: int = 2000
     batch: int = 64
     learning_rate: float = 3e-3
     n_warmup: int = 50
