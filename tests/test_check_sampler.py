@@ -5,6 +5,7 @@ import pytest
 from dapolab.check import Report, check_text
 
 CORRECTION = "algorithm.rollout_correction"
+LOSS = "actor_rollout_ref.actor.policy_loss"
 NO_LOG_PROBS = "actor_rollout_ref.rollout.calculate_log_probs=False"
 V1 = "python3 -m verl.trainer.main_ppo"
 LEGACY = f"{V1} trainer.use_v1=False"
@@ -26,24 +27,36 @@ def severities(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "setting", [f"{CORRECTION}.rollout_is=token", f"{CORRECTION}.loss_type=reinforce"]
+    "setting",
+    [
+        f"{CORRECTION}.rollout_is=token",
+        f"{CORRECTION}.rollout_rs=seq_mean_k1",
+        f"{CORRECTION}.loss_type=reinforce",
+    ],
 )
-def test_bypass_in_v1_reads_nothing_beside_it(setting: str) -> None:
-    """verl 0.9.1 v1/trainer_base.py: V1 swaps log-probs, ray_trainer.py changes the loss too."""
+@pytest.mark.parametrize("launch", [V1, LEGACY, ASYNC], ids=["V1", "legacy", "fully async"])
+def test_bypass_reads_nothing_beside_it(launch: str, setting: str) -> None:
+    """V1 keeps the loss; the others switch it after the workers copied theirs (conformance)."""
     bypass = f"{CORRECTION}.bypass_mode=True"
     id = "sampling-correction-ignored"
-    report = verl(V1, bypass, setting)
+    report = verl(launch, bypass, setting)
     assert severities(report)[id] == "warning"
     assert "loss PPO" in report.summary
-    assert id not in severities(verl(LEGACY, bypass, setting))
-    assert id not in severities(verl(V1, bypass))
-    assert id not in severities(verl(V1, setting))
+    assert id not in severities(verl(launch, bypass))
+    assert id not in severities(verl(launch, f"{CORRECTION}.bypass_mode=False", setting))
 
 
-def test_reinforce_is_the_loss_where_bypass_changes_it() -> None:
-    words = (f"{CORRECTION}.bypass_mode=True", f"{CORRECTION}.loss_type=reinforce")
-    assert "loss reinforce" in verl(LEGACY, *words).summary
-    assert "loss reinforce" in verl(ASYNC, *words).summary
+def test_the_bypass_loss_by_name_reads_the_actors_own_table() -> None:
+    words = (f"{CORRECTION}.bypass_mode=True", f"{LOSS}.loss_mode=bypass_mode")
+    own = f"+{LOSS}.rollout_correction"
+    assert "loss reinforce" in verl(LEGACY, *words, f"{own}.loss_type=reinforce").summary
+    assert "loss PPO" in verl(LEGACY, *words).summary
+    other = verl(LEGACY, *words, f"{CORRECTION}.loss_type=reinforce")
+    assert severities(other)["sampling-correction-ignored"] == "warning"
+    id = "sampling-weights-unused"
+    assert id in severities(verl(LEGACY, *words, f"{own}.rollout_is=token"))
+    both = (f"{own}.rollout_is=token", f"{own}.loss_type=reinforce")
+    assert id not in severities(verl(LEGACY, *words, *both))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +103,8 @@ def test_fully_async_counts_updates_between_weight_syncs(batches: int, syncs: in
         f"async_training.require_batches={batches}",
         f"async_training.trigger_parameter_sync_step={syncs}",
     )
+    assert f"{batches * syncs} updates from one weight sync to the next" in report.summary
+    assert f"({syncs} x {batches})" in report.summary
     (finding,) = (f for f in report.findings if f.id == "clip-sampler-mismatch")
     assert f"{batches * syncs} updates from one weight sync to the next" in finding.message
 

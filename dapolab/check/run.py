@@ -56,6 +56,7 @@ class Run:
     denominator : whose log-probs stand under the ratio.
     loss, clip_shape : the policy loss and what its ε bounds (``none``: it has no ε).
     aggregation, advantage, sampler_words : in words, for the summary.
+    kl_loss_…, kl_reward_… : the KL term of the loss and of the reward; no estimator, no term.
     names : which setting stands behind a field, for line numbers.
     """
 
@@ -81,6 +82,8 @@ class Run:
     group_baseline: bool = True
     kl_loss_estimator: str | None = None
     kl_loss_coef: float | None = None
+    kl_reward_estimator: str | None = None
+    kl_reward_coef: float | None = None
     prompt_tokens: int | None = None
     cap_tokens: int | None = None
     context_tokens: int | None = None

@@ -12,6 +12,7 @@ def summarise(run: Run) -> str:
         f"clip {_clip(run)}",
         *([run.sampler_words] if run.sampler_words else []),
         f"advantage {run.advantage or 'unknown'}",
+        _kl(run),
         run.filter_words,
         _updates(run),
     ]
@@ -38,6 +39,15 @@ def _clip(run: Run) -> str:
     return shown
 
 
+def _kl(run: Run) -> str:
+    terms = (
+        (run.kl_loss_estimator, run.kl_loss_coef, "the loss"),
+        (run.kl_reward_estimator, run.kl_reward_coef, "the reward"),
+    )
+    shown = [f"KL {name} x {_number(coef)} in {place}" for name, coef, place in terms if name]
+    return ", ".join(shown) or "no KL"
+
+
 def _bound(eps: float | None, sign: int) -> str:
     return "?" if eps is None else f"{1 + sign * eps:.6g}"
 
@@ -47,9 +57,11 @@ def _number(value: float | None) -> str:
 
 
 def _updates(run: Run) -> str:
-    n = run.n_updates
+    n, syncs = run.n_updates, run.facts.get("syncs_every")
     if n is None:
         return "updates per rollout unknown"
+    if isinstance(syncs, int) and syncs > 1:
+        return f"{n * syncs:.4g} updates from one weight sync to the next ({syncs} x {n:.4g})"
     if n < 1:
         return f"{n:.3g} updates per rollout"
     return f"{n:.4g} update{'' if n == 1 else 's'} per rollout"

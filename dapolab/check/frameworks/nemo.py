@@ -1,7 +1,7 @@
 """NeMo RL's GRPO YAML (commit 7ea279a): the settings that decide clip, filter and loss."""
 
 from dapolab.check.reading import Reading, Source
-from dapolab.check.run import Filter, Run
+from dapolab.check.run import ClipShape, Filter, Run
 from dapolab.check.values import Value
 
 # examples/configs/grpo_math_1B.yaml and nemo_rl/algorithms/grpo.py; only what is read here
@@ -24,6 +24,16 @@ DEFAULTS: dict[str, Value] = {
     "loss_fn.ratio_clip_c": None,
     "loss_fn.token_level_loss": True,
     "loss_fn.reference_policy_kl_penalty": 0.01,
+    "loss_fn.reference_policy_kl_type": "k3",
+    "loss_fn.use_kl_in_reward": False,
+    "loss_fn.use_importance_sampling_correction": False,
+    "loss_fn.truncated_importance_sampling_ratio": None,
+    "loss_fn.truncated_importance_sampling_ratio_min": None,
+    "loss_fn.truncated_importance_sampling_type": "tis",
+    "loss_fn.sequence_level_importance_ratios": False,
+    "loss_fn.use_cispo": False,
+    "loss_fn.disable_ppo_ratio": False,
+    "loss_fn.force_on_policy_ratio": False,
 }
 
 
@@ -40,6 +50,10 @@ def understand(reading: Reading) -> Run:
     responses = groups * n if groups and n else None
     leave_one_out = reading.flag("grpo.use_leave_one_out_baseline") is not False
     token_level = reading.flag("loss_fn.token_level_loss") is not False
+    loss, shape = _loss(reading)
+    kl = reading.number("loss_fn.reference_policy_kl_penalty")
+    estimator = reading.text("loss_fn.reference_policy_kl_type") if kl else None
+    in_reward = reading.flag("loss_fn.use_kl_in_reward") is True
     return Run(
         reading=reading,
         trainer="NeMo RL GRPO",
@@ -49,6 +63,13 @@ def understand(reading: Reading) -> Run:
         batch_responses=responses,
         update_responses=update,
         n_updates=responses / update if responses and update else None,
+        loss=loss,
+        clip_shape=shape,
+        sampler_words=_correction(reading),
+        kl_loss_estimator=None if in_reward else estimator,
+        kl_loss_coef=None if in_reward else kl,
+        kl_reward_estimator=estimator if in_reward else None,
+        kl_reward_coef=kl if in_reward else None,
         eps_low=reading.number("loss_fn.ratio_clip_min"),
         eps_high=reading.number("loss_fn.ratio_clip_max"),
         dual_c=reading.number("loss_fn.ratio_clip_c"),
@@ -70,6 +91,9 @@ _NAMES = {
     "eps_low": "loss_fn.ratio_clip_min",
     "eps_high": "loss_fn.ratio_clip_max",
     "dual_c": "loss_fn.ratio_clip_c",
+    "kl_loss_estimator": "loss_fn.reference_policy_kl_type",
+    "kl_loss_coef": "loss_fn.reference_policy_kl_penalty",
+    "kl_reward_coef": "loss_fn.reference_policy_kl_penalty",
     "filter": "grpo.use_dynamic_sampling",
     "max_rounds": "grpo.dynamic_sampling_max_gen_batches",
     "round_groups": "grpo.batch_multiplier",
@@ -77,6 +101,28 @@ _NAMES = {
     "top_p": "policy.generation.top_p",
     "top_k": "policy.generation.top_k",
 }
+
+
+def _loss(reading: Reading) -> tuple[str, ClipShape]:
+    if reading.flag("loss_fn.disable_ppo_ratio") is True:
+        return "reinforce", "none"
+    if reading.flag("loss_fn.use_cispo") is True:
+        return "cispo", "ratio"
+    sequence = reading.flag("loss_fn.sequence_level_importance_ratios") is True
+    return ("gspo", "sequence") if sequence else ("ppo", "ratio")
+
+
+def _correction(reading: Reading) -> str:
+    """Return the correction for the generation engine, in words (ClippedPGLossFn)."""
+    if reading.flag("loss_fn.use_importance_sampling_correction") is not True:
+        return ""
+    name = "loss_fn.truncated_importance_sampling"
+    high, low = reading.number(f"{name}_ratio"), reading.number(f"{name}_ratio_min")
+    if high is None:
+        return "sampler correction: weights without a bound"
+    kind = reading.text(f"{name}_type") or "tis"
+    floor = "0" if low is None or kind == "tis" else f"{low:g}"
+    return f"sampler correction {kind}, weights within [{floor}, {high:g}]"
 
 
 def _filter(reading: Reading, groups: int | None) -> Filter | None:

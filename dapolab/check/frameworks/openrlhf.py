@@ -2,7 +2,7 @@
 
 from dapolab.check import keys
 from dapolab.check.reading import Reading, Source
-from dapolab.check.run import Filter, Overlong, Run
+from dapolab.check.run import Filter, Overlong, Run, newer
 from dapolab.check.values import Value
 
 # Flat names of releases before the dotted ones -> the dotted name of the same setting.
@@ -37,6 +37,7 @@ FLAT = {
     "async_train": "train.async_enable",
     "prompt_max_len": "prompt_max_len",
 }
+CORRECTION = "algo.advantage.is_correction"
 GROUP_BASELINES = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 DOTTED_SINCE = "0.11.0"
 
@@ -57,6 +58,8 @@ def understand(reading: Reading) -> Run:
     responses = rollout * n if rollout and n else None
     estimator = reading.text("algo.advantage.estimator") or "gae"
     kl_on = reading.flag("algo.kl.use_loss") is True
+    kl = reading.text("algo.kl.estimator"), reading.number("algo.kl.init_coef")
+    kl_reward = not kl_on and kl[1] != 0
     gspo = reading.text("actor.policy_loss_type") == "gspo"
     cap = reading.integer("rollout.max_new_tokens")
     return Run(
@@ -76,8 +79,12 @@ def understand(reading: Reading) -> Run:
         aggregation=_aggregation(reading, gspo),
         advantage=estimator,
         group_baseline=estimator in GROUP_BASELINES,
-        kl_loss_estimator=reading.text("algo.kl.estimator") if kl_on else None,
-        kl_loss_coef=reading.number("algo.kl.init_coef") if kl_on else None,
+        denominator="sampler" if gspo and _level(reading) != "off" else "recomputed",
+        sampler_words=_correction(reading),
+        kl_loss_estimator=kl[0] if kl_on else None,
+        kl_loss_coef=kl[1] if kl_on else None,
+        kl_reward_estimator=kl[0] if kl_reward else None,
+        kl_reward_coef=kl[1] if kl_reward else None,
         prompt_tokens=reading.integer("prompt_max_len"),
         cap_tokens=cap,
         context_tokens=reading.integer("data.max_len") if reading.given("data.max_len") else None,
@@ -97,6 +104,8 @@ _NAMES = {
     "dual_c": "actor.dual_clip",
     "kl_loss_estimator": "algo.kl.estimator",
     "kl_loss_coef": "algo.kl.init_coef",
+    "kl_reward_coef": "algo.kl.init_coef",
+    "denominator": f"{CORRECTION}_level",
     "cap_tokens": "rollout.max_new_tokens",
     "context_tokens": "data.max_len",
     "overlong": "reward.overlong_buffer_len",
@@ -106,6 +115,34 @@ _NAMES = {
     "temperature": "rollout.temperature",
     "top_p": "rollout.top_p",
 }
+
+
+def _level(reading: Reading) -> str:
+    """Return the level of the correction for vLLM: off, token or seq."""
+    if newer(reading.version, DOTTED_SINCE):
+        return reading.text(f"{CORRECTION}_level") or "off"
+    if reading.flag("enable_vllm_is_correction") is not True:
+        return "off"
+    return "seq" if reading.text("vllm_is_correction_type") == "seq-mask-tis" else "token"
+
+
+def _correction(reading: Reading) -> str:
+    """Return the correction in words (models/loss.py; tis, icepop, seq-mask-tis before 0.11)."""
+    level = _level(reading)
+    if level == "off" or reading.text("actor.policy_loss_type") == "gspo":
+        return ""
+    new = newer(reading.version, DOTTED_SINCE)
+    kind = reading.text("vllm_is_correction_type") or "tis"
+    bounds = reading.value(f"{CORRECTION}_threshold" if new else "vllm_is_truncated_threshold")
+    if not isinstance(bounds, list):  # one number is an upper bound
+        bounds = [0.5, 5.0] if bounds is None else [bounds]
+    within = f"within [{', '.join(str(b) for b in [0, *bounds][-2:])}]"
+    clips = reading.text(f"{CORRECTION}_mode") == "clip" if new else kind == "tis"
+    if clips:
+        return f"sampler correction: token weights truncated, {within}"
+    what = (reading.text(f"{CORRECTION}_gating") or "ratio") if new else "ratio"
+    unit = "responses whose mean" if level == "seq" else "tokens whose"
+    return f"sampler correction: token weights, {unit} {what} is not {within} out"
 
 
 def _eps(reading: Reading) -> tuple[float | None, float | None, str]:

@@ -20,6 +20,16 @@ DEFAULTS: dict[str, Value] = {
     "use_kl_loss": False,
     "kl_loss_coef": 0.0,
     "kl_loss_type": "k1",
+    "kl_coef": 0.0,
+    "use_tis": False,
+    "tis_clip": 2.0,
+    "tis_clip_low": 0.0,
+    "custom_tis_function_path": None,
+    "use_opsm": False,
+    "opsm_delta": 1e-4,
+    "normalize_advantages": False,
+    "grpo_std_normalization": True,
+    "disable_grpo_std_normalization": False,
     "calculate_per_token_loss": False,
     "use_rollout_logprobs": False,
     "rollout_max_response_len": None,
@@ -72,10 +82,13 @@ def understand(reading: Reading) -> Run:
         aggregation="token mean over the update"
         if per_token
         else "mean over responses of token means",
-        advantage="grpo (std ddof 1, + 1e-6)" if estimator in GROUP_BASELINES else estimator,
+        advantage=_advantage(reading, estimator),
         group_baseline=estimator in GROUP_BASELINES,
         kl_loss_estimator=reading.text("kl_loss_type") if kl_on else None,
         kl_loss_coef=reading.number("kl_loss_coef") if kl_on else None,
+        kl_reward_estimator=reading.text("kl_loss_type") if reading.number("kl_coef") else None,
+        kl_reward_coef=reading.number("kl_coef") or None,
+        sampler_words=_correction(reading),
         prompt_tokens=reading.integer("rollout_max_prompt_len"),
         cap_tokens=reading.integer("rollout_max_response_len"),
         context_tokens=reading.integer("rollout_max_context_len"),
@@ -97,6 +110,7 @@ _NAMES = {
     "dual_c": "eps_clip_c",
     "aggregation": "calculate_per_token_loss",
     "kl_loss_estimator": "kl_loss_type",
+    "kl_reward_coef": "kl_coef",
     "cap_tokens": "rollout_max_response_len",
     "context_tokens": "rollout_max_context_len",
     "filter": "dynamic_sampling_filter_path",
@@ -105,6 +119,29 @@ _NAMES = {
     "top_p": "rollout_top_p",
     "top_k": "rollout_top_k",
 }
+
+
+def _advantage(reading: Reading, estimator: str) -> str:
+    if estimator not in GROUP_BASELINES:
+        return estimator
+    plain = reading.flag("disable_grpo_std_normalization") is True
+    plain = plain or reading.flag("grpo_std_normalization") is False
+    return "grpo (mean only)" if plain else "grpo (std ddof 1, + 1e-6)"
+
+
+def _correction(reading: Reading) -> str:
+    """Return what is done about the sampler, in words (backends/megatron_utils/loss.py)."""
+    parts = []
+    if reading.flag("use_tis") is True:
+        custom = reading.text("custom_tis_function_path")
+        bounds = (reading.number(key) for key in ("tis_clip_low", "tis_clip"))
+        low, high = ("?" if bound is None else f"{bound:g}" for bound in bounds)
+        how = f"by {custom.rpartition('.')[2]}" if custom else "truncated"
+        parts.append(f"token weights {how} to [{low}, {high}]")
+    if reading.flag("use_opsm") is True:
+        delta = reading.number("opsm_delta")
+        parts.append(f"punished responses out above a mean KL of {delta:g}" if delta else "OPSM")
+    return "sampler correction: " + ", ".join(parts) if parts else ""
 
 
 def _filter(reading: Reading) -> Filter | None:

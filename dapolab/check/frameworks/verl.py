@@ -124,10 +124,11 @@ def understand(reading: Reading) -> Run:
     shape = SHAPES.get(loss, "none")
     c = reading.number(f"{ACTOR}.clip_ratio_c") if loss in ("vanilla", "bypass_mode") else None
     bypass = reading.flag(f"{CORRECTION}.bypass_mode") is True
-    reinforce = reading.text(f"{CORRECTION}.loss_type") == "reinforce"
-    if bypass and reinforce and (not trainer.startswith("v1-") or loss == "bypass_mode"):
+    by_name = reading.text(f"{verl_sampler.LOSS_CORRECTION}.loss_type") == "reinforce"
+    if loss == "bypass_mode" and by_name:
         loss, shape, c = "reinforce", "none", None
     kl_on = reading.flag(f"{ACTOR}.use_kl_loss") is True
+    kl_reward = reading.flag("algorithm.use_kl_in_reward") is True
     return Run(
         reading=reading,
         trainer=WORDS.get(trainer, f"V1 {trainer.removeprefix('v1-')} trainer"),
@@ -150,6 +151,8 @@ def understand(reading: Reading) -> Run:
         group_baseline=reading.text("algorithm.adv_estimator") not in NO_GROUP_BASELINE,
         kl_loss_estimator=reading.text(f"{ACTOR}.kl_loss_type") if kl_on else None,
         kl_loss_coef=reading.number(f"{ACTOR}.kl_loss_coef") if kl_on else None,
+        kl_reward_estimator=reading.text("algorithm.kl_penalty") if kl_reward else None,
+        kl_reward_coef=reading.number("algorithm.kl_ctrl.kl_coef") if kl_reward else None,
         prompt_tokens=reading.integer("data.max_prompt_length"),
         cap_tokens=reading.integer("data.max_response_length"),
         context_tokens=reading.integer(f"{ROLLOUT}.max_model_len"),
@@ -178,6 +181,7 @@ def _names(low_name: str, high_name: str) -> dict[str, str]:
         "aggregation": f"{ACTOR}.loss_agg_mode",
         "kl_loss_estimator": f"{ACTOR}.kl_loss_type",
         "kl_loss_coef": f"{ACTOR}.kl_loss_coef",
+        "kl_reward_coef": "algorithm.kl_ctrl.kl_coef",
         "cap_tokens": "data.max_response_length",
         "context_tokens": f"{ROLLOUT}.max_model_len",
         "overlong": f"{BUFFER}.enable",

@@ -3,6 +3,8 @@
 from dapolab.check.reading import Reading
 
 CORRECTION = "algorithm.rollout_correction"
+LOSS_MODE = "actor_rollout_ref.actor.policy_loss.loss_mode"
+LOSS_CORRECTION = "actor_rollout_ref.actor.policy_loss.rollout_correction"
 LOG_PROBS = "actor_rollout_ref.rollout.calculate_log_probs"
 
 
@@ -16,16 +18,16 @@ def weights(reading: Reading) -> list[str]:
     return found
 
 
-def ignored_by_bypass(reading: Reading, *, trainer: str) -> list[str]:
-    """Return the settings beside bypass mode that V1 leaves unread.
+def ignored_by_bypass(reading: Reading) -> list[str]:
+    """Return the settings beside bypass mode that nobody reads.
 
     V1 puts the sampler's log-probs in the place of the old ones and keeps the configured loss
-    (v1/trainer_base.py:1641-1648, 1766-1769); the other trainers change the loss to bypass_mode
-    (rollout_corr_helper.py:1109-1144), which reads them.
+    (v1/trainer_base.py:1641-1648, 1766-1769). The other trainers change the loss to bypass_mode in
+    their own configuration, in the first step (rollout_corr_helper.py:1141-1144), when the workers
+    have long built theirs from a copy (engine_workers.py:593-643). A loss_mode bypass_mode that the
+    file itself sets reads the actor's own table.
     """
-    if not trainer.startswith("v1-") or reading.flag(f"{CORRECTION}.bypass_mode") is not True:
-        return []
-    if reading.text("actor_rollout_ref.actor.policy_loss.loss_mode") == "bypass_mode":
+    if reading.flag(f"{CORRECTION}.bypass_mode") is not True:
         return []
     reinforce = reading.text(f"{CORRECTION}.loss_type") == "reinforce"
     return weights(reading) + ["loss_type"] * reinforce

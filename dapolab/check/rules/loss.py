@@ -158,37 +158,6 @@ def dro_beta(run: Run) -> Iterator[Finding]:
     )
 
 
-def kl_k1(run: Run) -> Iterator[Finding]:
-    """Flag: k1 as a loss: the gradient of log π − log π_ref has expectation 0."""
-    if run.kl_loss_estimator not in ("k1", "kl") or not run.kl_loss_coef:
-        return
-    if run.facts.get("unbiased_kl"):
-        return
-    yield run.finding(
-        "loss-kl-k1",
-        "warning",
-        "kl_loss_estimator",
-        f"{run.kl_loss_estimator} as a KL loss: its gradient is the score, expectation 0 "
-        "on-policy, so it adds noise and no pull towards the reference",
-        suggestion="k2 (mse), or k3 (low_var_kl)",
-        source="theory C: E[∇ log π] = 0; verl 0.9.1 core_algos.py:2187-2250",
-    )
-
-
-def kl_zero(run: Run) -> Iterator[Finding]:
-    """Flag: a KL loss with coefficient 0: the reference model runs and nothing comes of it."""
-    if run.kl_loss_estimator is None or run.kl_loss_coef != 0 or run.framework == "trl":
-        return
-    yield run.finding(
-        "loss-kl-coef-zero",
-        "note",
-        "kl_loss_coef",
-        "the KL loss is on with coefficient 0: the reference model is loaded and run for a metric",
-        suggestion="switch the KL loss off if the metric is not wanted",
-        source="verl workers/utils/losses.py, slime ppo_utils.py: loss += coefficient · KL",
-    )
-
-
 def sum_norm(run: Run) -> Iterator[Finding]:
     """Flag: verl's seq-mean-token-sum-norm without a constant divides by the padded width (B03)."""
     if run.framework != "verl":
@@ -249,8 +218,6 @@ RULES = (
     gspo_aggregation,
     gmpo_scale,
     dro_beta,
-    kl_k1,
-    kl_zero,
     sum_norm,
     token_sum,
     sequence_mean_default,

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 from dapolab.check.findings import Finding
-from dapolab.check.frameworks import verl_sampler
-from dapolab.check.frameworks.verl_sampler import CORRECTION, LOG_PROBS
 from dapolab.check.run import Run
 
 
@@ -72,47 +70,4 @@ def temperature_zero(run: Run) -> Iterator[Finding]:
     )
 
 
-def bypass_ignores(run: Run) -> Iterator[Finding]:
-    """Flag: verl V1: bypass mode swaps log-probs and reads none of the correction beside it."""
-    if run.framework != "verl":
-        return
-    names = verl_sampler.ignored_by_bypass(run.reading, trainer=str(run.facts.get("trainer")))
-    if not names:
-        return
-    yield run.finding(
-        "sampling-correction-ignored",
-        "warning",
-        f"{CORRECTION}.{names[0]}",
-        "bypass_mode in the V1 trainer only puts the sampler's log-probs in the place of the old "
-        f"ones: {' and '.join(names)} {'does' if len(names) == 1 else 'do'} nothing, the loss "
-        f"stays {run.loss}",
-        suggestion=f"{CORRECTION}.bypass_mode=false for weights and rejection, or leave it out",
-        source="verl 0.9.1 trainer/ppo/v1/trainer_base.py:1641-1648, 1766-1769",
-    )
-
-
-def log_probs_off(run: Run) -> Iterator[Finding]:
-    """Flag: verl: something asks for the sampler's log-probs, and they are not computed."""
-    if run.framework != "verl" or run.reading.flag(LOG_PROBS) is not False:
-        return
-    names = verl_sampler.weights(run.reading)
-    stops = ""
-    if run.facts.get("trainer") == "fully-async":
-        stops = "the fully async trainer asks for them: AssertionError at start"
-    elif run.denominator == "sampler":
-        stops = "bypass_mode has nothing to take as old log-probs: the first step fails"
-    elif not names:
-        return
-    yield run.finding(
-        "sampling-no-log-probs",
-        "error" if stops else "warning",
-        LOG_PROBS,
-        "the sampler's log-probs are not computed; "
-        + (stops or f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} skipped silently"),
-        suggestion=f"{LOG_PROBS}=True",
-        source="verl 0.9.1 ray_trainer.py:1650-1654, v1/trainer_base.py:1766-1769, "
-        "rollout_corr_helper.py:1131-1135, fully_async_rollouter.py:733",
-    )
-
-
-RULES = (truncated, temperature_unmatched, temperature_zero, bypass_ignores, log_probs_off)
+RULES = (truncated, temperature_unmatched, temperature_zero)

@@ -1,0 +1,231 @@
+"""Sampler corrections: which one acts, which settings do nothing, which stop the run."""
+
+from collections.abc import Iterator
+
+from dapolab.check.findings import Finding
+from dapolab.check.frameworks import verl_sampler
+from dapolab.check.frameworks.openrlhf import CORRECTION as OPENRLHF
+from dapolab.check.frameworks.verl_sampler import CORRECTION, LOG_PROBS, LOSS_CORRECTION
+from dapolab.check.run import Run, newer
+
+# ---------------------------------------------------------------------------- verl
+
+
+def bypass_ignores(run: Run) -> Iterator[Finding]:
+    """Flag: verl: bypass mode swaps log-probs and reads none of the correction beside it."""
+    if run.framework != "verl":
+        return
+    names = verl_sampler.ignored_by_bypass(run.reading)
+    if not names:
+        return
+    v1 = str(run.facts.get("trainer")).startswith("v1-")
+    by_name = run.reading.text(verl_sampler.LOSS_MODE) == "bypass_mode"
+    why = "only puts the sampler's log-probs in the place of the old ones"
+    if by_name:
+        why = f"as loss_mode reads {LOSS_CORRECTION} and not {CORRECTION}"
+    elif not v1:
+        why += "; the switch of the loss is made after the workers have copied their settings"
+    yield run.finding(
+        "sampling-correction-ignored",
+        "warning",
+        f"{CORRECTION}.{names[0]}",
+        f"bypass_mode {why}: {' and '.join(names)} {'does' if len(names) == 1 else 'do'} nothing, "
+        f"the loss stays {run.loss}",
+        suggestion=f"{CORRECTION}.bypass_mode=false for weights and rejection, or "
+        f"{verl_sampler.LOSS_MODE}=bypass_mode with +{LOSS_CORRECTION}.…",
+        source="verl 0.9.1 trainer/ppo/v1/trainer_base.py:1641-1648, 1766-1769; "
+        "rollout_corr_helper.py:1141-1144 against workers/engine_workers.py:593-643",
+        certain=v1 or newer(run.version_text, "0.9.0"),
+    )
+
+
+def bypass_double_weight(run: Run) -> Iterator[Finding]:
+    """Flag: verl: the ppo_clip loss of bypass mode applies no weights, by design."""
+    if run.framework != "verl" or run.reading.text(verl_sampler.LOSS_MODE) != "bypass_mode":
+        return
+    key = f"{LOSS_CORRECTION}.rollout_is"
+    if run.loss == "reinforce" or not run.reading.given(key):
+        return
+    if run.reading.text(key) in (None, "", "null", "False"):
+        return
+    yield run.finding(
+        "sampling-weights-unused",
+        "warning",
+        key,
+        "bypass_mode with loss_type ppo_clip computes weights for its metrics alone: the clipped "
+        "ratio is current/sampler already",
+        suggestion=f"+{LOSS_CORRECTION}.loss_type=reinforce, or leave rollout_is out",
+        source="verl 0.9.1 core_algos.py:2525-2539",
+    )
+
+
+def log_probs_off(run: Run) -> Iterator[Finding]:
+    """Flag: verl: something asks for the sampler's log-probs, and they are not computed."""
+    if run.framework != "verl" or run.reading.flag(LOG_PROBS) is not False:
+        return
+    names = verl_sampler.weights(run.reading)
+    stops = ""
+    if run.facts.get("trainer") == "fully-async":
+        stops = "the fully async trainer asks for them: AssertionError at start"
+    elif run.denominator == "sampler":
+        stops = "bypass_mode has nothing to take as old log-probs: the first step fails"
+    elif not names:
+        return
+    yield run.finding(
+        "sampling-no-log-probs",
+        "error" if stops else "warning",
+        LOG_PROBS,
+        "the sampler's log-probs are not computed; "
+        + (stops or f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} skipped silently"),
+        suggestion=f"{LOG_PROBS}=True",
+        source="verl 0.9.1 ray_trainer.py:1650-1654, v1/trainer_base.py:1766-1769, "
+        "rollout_corr_helper.py:1131-1135, fully_async_rollouter.py:733",
+    )
+
+
+# ---------------------------------------------------------------------------- slime
+
+
+def slime_tis(run: Run) -> Iterator[Finding]:
+    """Flag: slime: weights for a denominator that is the sampler's already, or bounds of none."""
+    if run.framework != "slime":
+        return
+    on = run.reading.flag("use_tis") is True
+    if on and run.denominator == "sampler":
+        yield run.finding(
+            "sampling-correction-twice",
+            "error",
+            "use_tis",
+            "--use-tis weighs old/sampler, and with --use-rollout-logprobs old is the sampler: "
+            "AssertionError at start",
+            suggestion="one of the two",
+            source="slime utils/arguments.py: use_rollout_logprobs and use_tis exclude each other",
+        )
+    keys = ("tis_clip", "tis_clip_low", "custom_tis_function_path")
+    given = [key for key in keys if run.given(key)]
+    if given and not on:
+        yield run.finding(
+            "sampling-correction-ignored",
+            "warning",
+            given[0],
+            f"{run.written(given[0])} without --use-tis: no weight is applied",
+            suggestion="--use-tis, or leave it out",
+            source="slime backends/megatron_utils/loss.py: vanilla_tis_function",
+        )
+
+
+# ---------------------------------------------------------------------------- OpenRLHF
+
+
+def openrlhf_gate(run: Run) -> Iterator[Finding]:
+    """Flag: OpenRLHF: gates that PolicyLoss refuses, and settings of a correction that is off."""
+    if run.framework != "openrlhf" or not newer(run.version_text, "0.11.0"):
+        return
+    read = run.reading
+    level, mode, gating = (read.text(f"{OPENRLHF}_{name}") for name in ("level", "mode", "gating"))
+    parts = [f"{OPENRLHF}_{name}" for name in ("mode", "gating", "threshold")]
+    given = [key for key in parts if read.given(key)]
+    source = "OpenRLHF 0.11.2 models/loss.py:158-172, 216-240"
+    if level in (None, "off"):
+        if given:
+            yield run.finding(
+                "sampling-correction-ignored",
+                "warning",
+                given[0],
+                f"{run.written(given[0])} while {OPENRLHF}_level is off: no weight is applied",
+                suggestion=f"--{OPENRLHF}_level token",
+                source=source,
+            )
+        return
+    wrong = ""
+    bounds = read.value(parts[2])
+    if mode == "clip" and (level == "seq" or gating != "ratio"):
+        wrong = "mode clip needs level token and gating ratio"
+    elif gating != "ratio" and isinstance(bounds, list) and len(bounds) == 2 and bounds[0] != 0:
+        wrong = f"gating {gating} takes one upper bound, here {bounds[0]} {bounds[1]}"
+    if wrong:
+        at = parts[0] if mode == "clip" else parts[1]
+        yield run.finding(
+            "sampling-correction-refused",
+            "error",
+            at,
+            f"{wrong}: ValueError at start",
+            suggestion=f"--{parts[2]} <one bound>" if mode != "clip" else f"--{parts[0]} mask",
+            source=source,
+        )
+    elif run.loss == "gspo" and read.given(f"{OPENRLHF}_level"):
+        yield run.finding(
+            "sampling-correction-replaces",
+            "note",
+            f"{OPENRLHF}_level",
+            "with gspo the correction weighs and drops nothing: it only puts the sampler's "
+            "log-probs under the sequence ratio",
+            source=source,
+        )
+
+
+# ---------------------------------------------------------------------------- NeMo RL
+
+
+def nemo_truncation(run: Run) -> Iterator[Finding]:
+    """Flag: NeMo RL: a truncation without the correction it truncates."""
+    if run.framework != "nemo-rl":
+        return
+    bound = "loss_fn.truncated_importance_sampling_ratio"
+    on = run.reading.flag("loss_fn.use_importance_sampling_correction") is True
+    if run.reading.value(bound) is not None and not on:
+        yield run.finding(
+            "sampling-correction-refused",
+            "error",
+            bound,
+            "truncated_importance_sampling_ratio without use_importance_sampling_correction: "
+            "AssertionError at start",
+            suggestion="loss_fn.use_importance_sampling_correction: true, or leave it out",
+            source="NeMo RL nemo_rl/algorithms/loss/loss_functions.py (ClippedPGLossFn.__init__)",
+        )
+
+
+def nemo_levels(run: Run) -> Iterator[Finding]:
+    """Flag: NeMo RL: sequence ratios under a token-level loss."""
+    if run.framework != "nemo-rl" or run.clip_shape != "sequence":
+        return
+    if run.reading.flag("loss_fn.token_level_loss") is False:
+        return
+    yield run.finding(
+        "loss-levels-exclude",
+        "error",
+        "loss_fn.sequence_level_importance_ratios",
+        "sequence_level_importance_ratios with token_level_loss: AssertionError at start",
+        suggestion="loss_fn.token_level_loss: false",
+        source="NeMo RL nemo_rl/algorithms/loss/loss_functions.py (ClippedPGLossFn.__init__)",
+    )
+
+
+def nemo_forced(run: Run) -> Iterator[Finding]:
+    """Flag: NeMo RL: the ratio forced to 1 although a rollout has several updates."""
+    key = "loss_fn.force_on_policy_ratio"
+    if run.framework != "nemo-rl" or run.reading.flag(key) is not True:
+        return
+    if run.n_updates is None or run.n_updates <= 1:
+        return
+    yield run.finding(
+        "clip-ratio-forced",
+        "warning",
+        key,
+        f"the ratio is set to 1 in all {run.n_updates:.4g} updates of a rollout: from the second "
+        "on the policy has moved, nothing corrects for it and nothing clips",
+        suggestion=f"{key}: false, or one update per rollout",
+        source="NeMo RL nemo_rl/algorithms/loss/loss_functions.py: for one update per rollout only",
+    )
+
+
+RULES = (
+    bypass_ignores,
+    bypass_double_weight,
+    log_probs_off,
+    slime_tis,
+    openrlhf_gate,
+    nemo_truncation,
+    nemo_levels,
+    nemo_forced,
+)
