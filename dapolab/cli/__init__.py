@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "a grid of scenarios; runs only what is missing",
     "best": "which points of a sweep may be the best, and by how much",
     "calibrate": "measured times -> a decode law, learner constants",
+    "backtest": "calibrate on one run, predict another, compare",
     "import-log": "a training log -> one table of steps",
     "recipe": "what a framework's loss really is, by version",
     "check": "your training config: what does nothing or harms",

@@ -17,13 +17,13 @@ from dapolab.cli.output import (
     print_lines,
     print_notes,
 )
-from dapolab.cli.parsing import positive, whole_number
+from dapolab.cli.parsing import whole_number
+from dapolab.cli.step_logs import add_log_arguments, fixed_values, law_of, read_steps
 from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
     from dapolab.fidelity.calibrate import Calibration
     from dapolab.scenario import Scenario
-    from dapolab.sim.hardware import Law
     from dapolab.stats import Estimate
 
 TAKES_SETTINGS = True
@@ -40,21 +40,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     parser.add_argument("file", metavar="FILE", help="trace (CSV, JSONL, Parquet) or training log")
-    parser.add_argument(
-        "--law",
-        metavar="NAME|FILE.toml",
-        help="physics: where a parameter is not identified it comes from this law",
-    )
-    parser.add_argument(
-        "--fix", default="", metavar="c=SECONDS,...", help="hold parameters: a, b, c, s, q"
-    )
-    parser.add_argument(
-        "--polled",
-        type=positive,
-        default=0.0,
-        metavar="SECONDS",
-        help="ends are seen up to so much too late (a trainer that polls)",
-    )
+    add_log_arguments(parser)
     parser.add_argument("--run", metavar="NAME", help="which run of a log with several")
     parser.add_argument(
         "--scenario", metavar="S.toml", help="whose [hardware] and [rollout] the data come from"
@@ -90,12 +76,11 @@ def run(options: argparse.Namespace) -> None:
 
 def _calibrate(options: argparse.Namespace) -> "Calibration":
     from dapolab.fidelity import calibrate as c
-    from dapolab.fidelity.read import read_steps
     from dapolab.fidelity.requests import engine_of_meta, is_request_trace, request_trace
 
     path = Path(options.file)
-    fixed = c.short_fixed(_fixed(options.fix))
-    physics = _law(options.law)
+    fixed = c.short_fixed(fixed_values(options.fix))
+    physics = law_of(options.law)
     source = options.source or path.name
     table = c.read_table(path) if path.suffix in (".csv", ".jsonl", ".parquet") else None
     if table is not None and c.is_iteration_trace(list(table.columns)):
@@ -105,15 +90,14 @@ def _calibrate(options: argparse.Namespace) -> "Calibration":
     if table is not None and is_request_trace(list(table.columns)):
         scenario = _scenario(options, engine_of_meta(path.parent / "meta.json"))
         trace = request_trace(table, hardware=scenario.hardware, name=path.name)
-        start = physics or _law("llama-3.1-8b-h100-tp1")
+        start = physics or law_of("llama-3.1-8b-h100-tp1")
         assert start is not None
         return c.of_requests(
             trace, fixed=fixed, start=start, physics=physics is not None, source=source
         )
     scenario = _scenario(options, {})
-    steps = read_steps(path, run=options.run)
     return c.of_steps(
-        steps.one_run(options.run),
+        read_steps(path, options),
         hardware=scenario.hardware,
         rollout=scenario.rollout,
         fixed=fixed,
@@ -138,36 +122,6 @@ def _scenario(options: argparse.Namespace, engine: dict[str, object]) -> "Scenar
     data: dict[str, Any] = {"hardware": hardware}
     lay_over(data, overrides)
     return build(data, where="settings")
-
-
-def _fixed(text: str) -> dict[str, float]:
-    found = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or found[name.strip()] < 0:
-            raise ConfigError(f"--fix: {part!r} should look like c=2.3e-8, not below 0")
-    return found
-
-
-def _law(text: str | None) -> "Law | None":
-    """Return the law of a preset's name or of a TOML file's [hardware.law]."""
-    if text is None:
-        return None
-    from dapolab.scenario import build, read_toml
-    from dapolab.sim.hardware import resolve
-
-    if text.endswith(".toml"):
-        table = read_toml(Path(text))
-        law = table.get("hardware", {}).get("law", table.get("law"))
-        if not isinstance(law, dict):
-            raise ConfigError(f"--law {text}: no table [hardware.law] in it")
-    else:
-        law = {"kind": "preset", "name": text}
-    return resolve(build({"hardware": {"law": law}}, where="--law").hardware)
 
 
 def _write(

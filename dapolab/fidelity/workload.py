@@ -22,7 +22,7 @@ from dapolab.fidelity.steps import (
     single_wave,
 )
 from dapolab.scenario import JointWorkload, Prompts, Rollout
-from dapolab.workload.fit import StepFigures, from_step_figures
+from dapolab.workload.fit import StepFigures, expected_figures, from_step_figures
 from dapolab.workload.marginals import marginals
 from dapolab.workload.model import PromptStream
 
@@ -92,11 +92,16 @@ def step_figures(frame: pd.DataFrame, *, rollout: Rollout) -> tuple[StepFigures,
         if not np.isfinite(values).any():
             raise ConfigError(f"a workload from a step log needs {name}; this log does not have it")
     means = {name: float(np.nanmean(values)) for name, values in found.items()}
+    n = float(np.nanmedian(n_responses(rows, rollout)))
+    n_groups = len(rows) * max(n / rollout.group_size, 1.0)
     errors = {
         name: float(np.nanstd(values, ddof=1) / np.sqrt(np.isfinite(values).sum()))
         for name, values in found.items()
     }
-    n = float(np.nanmedian(n_responses(rows, rollout)))
+    for name in ("all_right_share", "all_wrong_share"):
+        # stated once for all steps, it still comes from so many groups
+        binomial = float(np.sqrt(means[name] * (1 - means[name]) / n_groups))
+        errors[name] = errors[name] or binomial
     figures = StepFigures(
         group_size=rollout.group_size,
         groups_per_step=max(round(n / rollout.group_size), 1),
@@ -119,19 +124,16 @@ def workload_of_steps(
     figures, errors = step_figures(frame, rollout=rollout)
     prompts = Prompts(tokens_median=max(prompt_tokens(frame, rollout), 1.0))
 
-    def at(figures: StepFigures, share: float) -> JointWorkload:
-        found = from_step_figures(figures, prompt_share=share, source=source)
+    def at(figures: StepFigures, share: float, near: JointWorkload | None) -> JointWorkload:
+        found = from_step_figures(figures, prompt_share=share, source=source, near=near)
         return found.model_copy(update={"prompts": prompts})
 
-    fits = {share: at(figures, share) for share in PRIOR_SHARES}
-    middle = fits[PRIOR_SHARES[1]]
-    slopes = {}
-    for name in _FIGURES if draws else ():
-        value = float(getattr(figures, name))
-        # a share moves by its own standard error at least, lengths by a few per cent
-        step = max(_NUDGE * value, 1e-3)
-        moved = at(StepFigures(**(vars(figures) | {name: value + step})), PRIOR_SHARES[1])
-        slopes[name] = {p: (_scale(moved, p) - _scale(middle, p)) / step for p in _FITTED}
+    middle = at(figures, PRIOR_SHARES[1], None)
+    fits = {
+        share: middle if share == middle.prompt_share else at(figures, share, middle)
+        for share in PRIOR_SHARES
+    }
+    slopes = _slopes_of(middle, figures) if draws else {}
     rows = [_row(law, figures) for law in fits.values()]
     truncated = column(frame[single_wave(frame)], _TRUNCATED)
     return StepWorkload(
@@ -147,9 +149,23 @@ def workload_of_steps(
 _TRUNCATED = ("rollout/truncated_share", "trained/truncated_share")
 
 
-def _scale(law: JointWorkload, name: str) -> float:
-    value = float(getattr(law, name))
-    return float(np.log(value)) if name in _LOGS else value
+def _slopes_of(law: JointWorkload, figures: StepFigures) -> dict[str, dict[str, float]]:
+    """Return figure -> parameter -> slope: the inverse of how figures follow parameters."""
+    forward = np.zeros((len(_FIGURES), len(_FITTED)))
+    for place, name in enumerate(_FITTED):
+        value = float(getattr(law, name))
+        ends = []
+        for sign in (1, -1):
+            step = sign * _NUDGE
+            moved = value * np.exp(step) if name in _LOGS else value + step
+            found = expected_figures(law.model_copy(update={name: float(moved)}), like=figures)
+            ends.append(np.array([getattr(found, figure) for figure in _FIGURES]))
+        forward[:, place] = (ends[0] - ends[1]) / (2 * _NUDGE)
+    inverse = np.linalg.inv(forward)
+    return {
+        figure: {name: float(inverse[row, place]) for row, name in enumerate(_FITTED)}
+        for place, figure in enumerate(_FIGURES)
+    }
 
 
 def _row(law: JointWorkload, figures: StepFigures) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from dapolab.workload.fit.aggregates import (
     StepFigures,
+    expected_figures,
     from_length_histogram,
     from_step_figures,
     law_toml,
@@ -26,6 +27,7 @@ __all__ = [
     "Goodness",
     "StepFigures",
     "draws_text",
+    "expected_figures",
     "fit_tables",
     "fit_workload",
     "from_length_histogram",

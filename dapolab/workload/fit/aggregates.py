@@ -4,7 +4,7 @@ They identify less. What they leave open is taken from stated priors and said in
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,13 +36,18 @@ class StepFigures:
 
 
 def from_step_figures(
-    figures: StepFigures, *, prompt_share: float = PRIOR_PROMPT_SHARE, source: str = ""
+    figures: StepFigures,
+    *,
+    prompt_share: float = PRIOR_PROMPT_SHARE,
+    source: str = "",
+    near: JointWorkload | None = None,
 ) -> JointWorkload:
     """Solve the joint law for four figures of a step log, two for pass rates, two for lengths.
 
     The mean and the longest length give median and sigma; how much lies between prompts, the
     effect of correctness, correlations and loops are not in such a log: ``prompt_share`` is a
-    prior, the rest is zero. The cap is applied to the model as it was to the data.
+    prior, the rest is zero. The cap is applied to the model as it was to the data. ``near`` is a
+    solution for similar figures to start from.
 
     Raises
     ------
@@ -67,18 +72,22 @@ def from_step_figures(
         return law.model_copy(update=update)
 
     def gap(x: Floats) -> Floats:
-        found = marginals(at(x), group_size=figures.group_size, cap_tokens=figures.cap_tokens)
+        found = expected_figures(at(x), like=figures)
         return np.array(
             [
                 np.log(found.mean_tokens / figures.mean_tokens),
-                np.log(_step_maximum(found.group_survival, figures) / figures.max_tokens),
+                np.log(found.max_tokens / figures.max_tokens),
                 # Truncated answers are judged wrong in the model, as in the log.
-                10 * (found.all_right_probability - right),
-                10 * (found.all_wrong_probability - wrong),
+                10 * (found.all_right_share - right),
+                10 * (found.all_wrong_share - wrong),
             ]
         )
 
     begin = np.array([np.log(0.8 * figures.mean_tokens), -0.5, 0.0, 0.7])
+    if near is not None:
+        begin = np.array(
+            [np.log(near.median_tokens), np.log(near.sigma), near.mean_logit, np.log(near.sd_logit)]
+        )
     solved = optimize.least_squares(gap, begin, xtol=1e-8, diff_step=np.full(4, 1e-4))
     if np.abs(solved.fun).max() > 0.02:
         raise ConfigError(
@@ -86,6 +95,18 @@ def from_step_figures(
             f"{np.abs(solved.fun).max():.3g} on a log scale); is the cap right?"
         )
     return at(solved.x)
+
+
+def expected_figures(workload: JointWorkload, *, like: StepFigures) -> StepFigures:
+    """Return the figures that a log of such steps has on average; sizes and cap as in ``like``."""
+    found = marginals(workload, group_size=like.group_size, cap_tokens=like.cap_tokens)
+    return replace(
+        like,
+        all_right_share=float(found.all_right_probability),
+        all_wrong_share=float(found.all_wrong_probability),
+        mean_tokens=float(found.mean_tokens),
+        max_tokens=_step_maximum(found.group_survival, like),
+    )
 
 
 def _step_maximum(group_survival: Callable[[Floats], Floats], figures: StepFigures) -> float:
