@@ -43,6 +43,10 @@ def filter_cost(run: Run, difficulty: Difficulty) -> Iterator[Finding]:
 def _rounds(run: Run, difficulty: Difficulty, B: int, size: int, limit: int | None) -> Finding:
     from dapolab.theory.sampling import rounds
 
+    if difficulty.p_mixed == 0 and limit is None:
+        return _note(
+            run, difficulty, "no group is ever mixed: the step ends with the data alone", "error"
+        )
     law = rounds(difficulty.p_mixed, n_groups=B, gen_groups=size, max_rounds=limit)
     error = ""
     if limit is not None:

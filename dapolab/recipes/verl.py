@@ -81,6 +81,10 @@ _BYPASS_SOURCE = (
     "verl/trainer/config/algorithm.py:302-350 (RolloutCorrectionConfig.bypass_ppo_clip_…)",
 )
 _COUNTS_ON = "rejected tokens stay in the global count of tokens"
+_BY_NAME = (
+    "0.9.1 needs policy_loss.loss_mode=bypass_mode and +policy_loss.rollout_correction.…: beside "
+    "algorithm.rollout_correction.bypass_mode nothing is rejected"
+)
 
 
 def _bypass(rule: Rejection) -> SamplerCorrection:
@@ -235,7 +239,7 @@ RECIPES: tuple[Recipe, ...] = (
         sampler=SamplerCorrection(bypass=True),
         batch=_SAMPLER_BATCH,
         source=(f"{CORE}:2413-2549 (bypass_mode)",),
-        notes=("the default of fully_async_policy",),
+        notes=("the default of fully_async_policy; the loss stays the configured one",),
     ),
     verl_recipe(
         "0.9.1-bypass-geo-rs",
@@ -246,7 +250,11 @@ RECIPES: tuple[Recipe, ...] = (
         sampler=_bypass(Rejection(level="geometric", lower=1 / 1.001, upper=1 / 0.999)),
         batch=_SAMPLER_BATCH,
         source=_BYPASS_SOURCE,
-        notes=(_COUNTS_ON, "rollout_rs seq_mean_k1, threshold 0.999_1.001 of sampler/current"),
+        notes=(
+            _COUNTS_ON,
+            _BY_NAME,
+            "rollout_rs seq_mean_k1, threshold 0.999_1.001 of sampler/current",
+        ),
     ),
     verl_recipe(
         "0.9.1-bypass-k3-rs",
@@ -257,6 +265,6 @@ RECIPES: tuple[Recipe, ...] = (
         sampler=_bypass(Rejection(estimator="k3", level="geometric", upper=0.01)),
         batch=_SAMPLER_BATCH,
         source=_BYPASS_SOURCE,
-        notes=(_COUNTS_ON, "rollout_rs seq_mean_k3, threshold 0.01"),
+        notes=(_COUNTS_ON, _BY_NAME, "rollout_rs seq_mean_k3, threshold 0.01"),
     ),
 )

@@ -74,6 +74,25 @@ def micro_token_mean(run: Run) -> Iterator[Finding]:
     )
 
 
+def masked_tokens_counted(run: Run) -> Iterator[Finding]:
+    """Flag: TRL before 1.10: masked truncated answers stay in the denominator (field case B07)."""
+    key = "mask_truncated_completions"
+    if run.framework != "trl" or run.loss not in WINDOWED or newer(run.version_text, "1.10"):
+        return
+    if run.reading.flag(key) is not True:
+        return
+    yield run.finding(
+        "loss-masked-tokens-counted",
+        "warning",
+        key,
+        "truncated answers leave the sum and stay in the count of tokens: with a share s of tokens "
+        "truncated the update is 1 − s of what it should be, and smaller the more is truncated",
+        suggestion="TRL 1.10 or newer",
+        source="trl#6369, fixed by #6439 (2026-07)",
+        certain=False,
+    )
+
+
 def sequence_weight(run: Run) -> Iterator[Finding]:
     """Flag: TRL, a sequence-level ratio under a token sum weighs each response by its length."""
     if run.framework != "trl" or run.clip_shape != "sequence" or run.loss not in ("dapo", "bnpo"):
@@ -214,6 +233,7 @@ RULES = (
     not_global,
     trl_window,
     micro_token_mean,
+    masked_tokens_counted,
     sequence_weight,
     gspo_aggregation,
     gmpo_scale,
