@@ -27,6 +27,7 @@ from dapolab.collectors import (
     new_collector,
 )
 from dapolab.scenario import Collector as CollectorConfig
+from dapolab.scenario import ConfigError
 from dapolab.scenario import Rollout as RolloutConfig
 from gpu_runs.generate import Completion, Generator, Iteration, Request
 from gpu_runs.prompts import PromptStream
@@ -128,6 +129,11 @@ def collect_step(
     """
     generator.iterations.clear()
     policy = new_collector(collector, rollout)
+    if not policy.is_plain:
+        raise ConfigError(
+            f"collector.kind {collector.kind}: with these settings it needs the simulator (parts of "
+            "groups, copies, or a memory of earlier steps); use a policy of whole groups and steps"
+        )
     playing = _Step(generator, prompts, scores, policy, rollout, step, clock)
     playing.deadline_s = playing.out.start_s + (collector.budget.seconds or math.inf)
     playing.poll_iterations = poll_iterations

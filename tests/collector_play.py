@@ -57,6 +57,7 @@ class Played:
     kept: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
     aborted: list[int] = field(default_factory=list)
+    n_before_last: int = 0
     end_s: float = 0.0
     stop: Stop | None = None
     failure: str | None = None
@@ -153,6 +154,7 @@ class _Step:
             self.carry_out(self.collector.on_limit("seconds"))
             return
         self.now_s = end_s
+        self.out.n_before_last = len(self.out.kept) + len(self.out.dropped)
         for group in self.told(i for i, t in self.ends_s.items() if t == end_s):
             if self.open:
                 self.held.add(group.index)

@@ -4,16 +4,19 @@ Here also stands the one rule by which all policies call a group degenerate.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dapolab.collectors.actions import (
     Abort,
     Action,
+    Carried,
+    Carry,
     Drop,
     Fail,
     Finished,
     Keep,
+    Later,
     Limit,
     Stop,
     StopReason,
@@ -54,6 +57,8 @@ class Tally:
     n_all_right: int = 0
     n_tied: int = 0
     n_unscored: int = 0
+    n_stale: int = 0
+    n_carried: int = 0
     candidate_tokens: int = 0
     train_tokens: int = 0
 
@@ -70,7 +75,7 @@ class Tally:
     @property
     def n_judged(self) -> int:
         """Groups that returned and were kept or dropped."""
-        return self.n_kept + self.n_surplus + self.n_degenerate
+        return self.n_kept + self.n_surplus + self.n_degenerate + self.n_stale + self.n_carried
 
     @property
     def n_degenerate(self) -> int:
@@ -92,6 +97,10 @@ class Tally:
         """Whether the guard forbids another group."""
         return self.n_submitted >= self.most_candidates
 
+    def take_over(self, carried: Carried) -> None:
+        """Count the returned groups that earlier steps left; cut ones count when resumed."""
+        self.n_submitted += len(carried.held)
+
     def submit(self, n: int) -> Submit:
         """Ask for ``n`` more groups: one more wave where the policy has a barrier."""
         self.n_waves += 1
@@ -101,11 +110,13 @@ class Tally:
     def judge(self, group: Finished) -> Keep | Drop:
         """Keep the group, or drop it as degenerate or, where B are kept already, as surplus."""
         self.hear(group)
-        keep_singletons = self.rollout.singletons == "keep"
-        if self.filters and is_degenerate(group, keep_singletons=keep_singletons):
-            self._count_degenerate(group)
-            return Drop(group.index, "degenerate")
+        if self.filters and self.is_degenerate(group):
+            return self.drop_degenerate(group)
         return self.settle(group)
+
+    def is_degenerate(self, group: Finished) -> bool:
+        """Say whether the group carries no signal, a group of one by the rollout's own rule."""
+        return is_degenerate(group, keep_singletons=self.rollout.singletons == "keep")
 
     def hear(self, group: Finished) -> None:
         """Count the tokens of a group that has returned, be it judged now or later."""
@@ -113,12 +124,49 @@ class Tally:
 
     def settle(self, group: Finished) -> Keep | Drop:
         """Keep a group that passed, or drop it as surplus where B are kept already."""
-        if self.is_full:
-            self.n_surplus += 1
-            return Drop(group.index, "surplus")
+        return self.drop_surplus(group) if self.is_full else self._kept(group)
+
+    def _kept(self, group: Finished) -> Keep:
         self.n_kept += 1
         self.train_tokens += group.n_tokens
         return Keep(group.index)
+
+    def keep_members(self, group: Finished, members: Sequence[int]) -> Keep:
+        """Keep some responses of a group; they count as its tokens' share."""
+        self.n_kept += 1
+        self.train_tokens += group.n_tokens * len(members) // group.n_samples
+        return Keep(group.index, tuple(members))
+
+    def drop_degenerate(self, group: Finished) -> Drop:
+        """Throw away a group that carries no signal."""
+        if math.isnan(group.spread):
+            self.n_unscored += 1
+        elif group.n_correct == 0:
+            self.n_all_wrong += 1
+        elif group.n_correct == group.n_samples:
+            self.n_all_right += 1
+        else:
+            self.n_tied += 1
+        return Drop(group.index, "degenerate")
+
+    def drop_surplus(self, group: Finished) -> Drop:
+        """Throw away a group that passed and is not needed."""
+        self.n_surplus += 1
+        return Drop(group.index, "surplus")
+
+    def settle_or_carry(self, group: Finished) -> Keep | Carry:
+        """Keep a group that passed, or hold it for the next step where B are kept already."""
+        return self.carry(group) if self.is_full else self._kept(group)
+
+    def carry(self, group: Finished) -> Carry:
+        """Hold a group that passed for the next step."""
+        self.n_carried += 1
+        return Carry(group.index)
+
+    def drop_stale(self, group: Finished) -> Drop:
+        """Throw away a group that is too old to be trained."""
+        self.n_stale += 1
+        return Drop(group.index, "stale")
 
     def judge_wave(self, wave: Iterable[Finished]) -> list[Action]:
         """Judge a wave in submission order, so that the first B in that order are the kept ones."""
@@ -135,10 +183,12 @@ class Tally:
             return "train_tokens"
         return None
 
-    def stop(self, reason: StopReason, *, train: bool = True) -> list[Action]:
+    def stop(
+        self, reason: StopReason, *, train: bool = True, later: Later = "never"
+    ) -> list[Action]:
         """Abort what may be in flight and stop; the update is skipped where nothing was kept."""
         stop = Stop(reason, train=train and self.n_kept > 0)
-        return [Abort(), stop] if self.n_judged < self.n_submitted else [stop]
+        return [Abort(later), stop] if self.n_judged < self.n_submitted else [stop]
 
     def fail(self, what: str, *, advice: str) -> list[Action]:
         """End the run: say what happened, what was collected, where the rest went, what to do."""
@@ -159,16 +209,6 @@ class Tally:
         causes |= {name: n for name, n in rare.items() if n}
         shares = (f"{name} {n / self.n_judged:.1%}" for name, n in causes.items())
         return f"{text} ({', '.join(shares)})"
-
-    def _count_degenerate(self, group: Finished) -> None:
-        if math.isnan(group.spread):
-            self.n_unscored += 1
-        elif group.n_correct == 0:
-            self.n_all_wrong += 1
-        elif group.n_correct == group.n_samples:
-            self.n_all_right += 1
-        else:
-            self.n_tied += 1
 
 
 def _reached(limit: int | None, used: int) -> bool:

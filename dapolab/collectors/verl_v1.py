@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 
 from dapolab.collectors.actions import Action, Collector, Finished, Limit, StopReason, Submit
-from dapolab.collectors.tally import Tally, is_degenerate
+from dapolab.collectors.tally import Tally
 from dapolab.scenario import Rollout, VerlV1
 
 CREDITS_PER_EVICTED = 2  # replay_buffer.py: "Evict k; refill 2k"
@@ -86,7 +86,7 @@ class VerlV1Collector(Collector):
         """Apply verl's test, std = 0: a group whose metric holds a NaN stays."""
         if math.isnan(group.spread):
             return False
-        return is_degenerate(group, keep_singletons=self._tally.rollout.singletons == "keep")
+        return self._tally.is_degenerate(group)
 
     def _submit(self, n: int) -> Submit:
         self._in_flight += n

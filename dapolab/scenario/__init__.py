@@ -4,6 +4,7 @@ Every table of the file is one model. A key that no model knows is an error that
 valid one; a value out of range is an error that names its key. Nothing here computes.
 """
 
+from dapolab.scenario.about import About
 from dapolab.scenario.advantage import (
     Advantage,
     BatchStdAdvantage,
@@ -52,17 +53,24 @@ from dapolab.scenario.clip import (
 )
 from dapolab.scenario.collector import (
     COLLECTOR_KINDS,
+    COLLECTOR_PRESETS,
+    AdaptiveWave,
     Budget,
+    Chunked,
     Collector,
     ExactRefill,
     FilterNoRefill,
     NoFilter,
     Overlong,
     OverProvision,
+    Replace,
     Replenish,
     Rollout,
     Rounds,
+    Screening,
+    Segments,
     Streaming,
+    TailBatching,
     VerlV1,
 )
 from dapolab.scenario.config import Config, ConfigError
@@ -121,6 +129,9 @@ from dapolab.scenario.workload import (
 
 __all__ = [
     "COLLECTOR_KINDS",
+    "COLLECTOR_PRESETS",
+    "About",
+    "AdaptiveWave",
     "Admission",
     "Advantage",
     "AffineLaw",
@@ -129,6 +140,7 @@ __all__ = [
     "BatchStdAdvantage",
     "BetaPassRate",
     "Budget",
+    "Chunked",
     "CispoClip",
     "Clip",
     "ClipCov",
@@ -198,6 +210,7 @@ __all__ = [
     "ReinforcePpBaselineAdvantage",
     "Rejection",
     "RemaxAdvantage",
+    "Replace",
     "ReplayWorkload",
     "Replenish",
     "RlooAdvantage",
@@ -208,11 +221,14 @@ __all__ = [
     "SapoClip",
     "Scenario",
     "Schedule",
+    "Screening",
+    "Segments",
     "SeqMeanTokenMean",
     "SeqMeanTokenSum",
     "SeqMeanTokenSumNorm",
     "Streaming",
     "Synchronous",
+    "TailBatching",
     "TokenMean",
     "TokenMeanMicro",
     "TokenSum",

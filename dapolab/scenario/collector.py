@@ -1,152 +1,95 @@
-"""Tables of what a step wants and of the policies that collect it."""
+"""All collection policies: one discriminated table, and the presets named after frameworks."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from dapolab.scenario.config import Config, Count, NonNegative, Positive
+from dapolab.scenario.collector_presets import PRESETS
+from dapolab.scenario.collector_streams import (
+    Chunked,
+    OverProvision,
+    Replenish,
+    Streaming,
+    TailBatching,
+    VerlV1,
+)
+from dapolab.scenario.collector_waves import (
+    AdaptiveWave,
+    ExactRefill,
+    FilterNoRefill,
+    NoFilter,
+    Replace,
+    Rounds,
+    Screening,
+    Segments,
+)
+from dapolab.scenario.rollout import SPREAD_TOLERANCE, Budget, Overlong, Rollout
 
-# A group whose filter metric spreads (max − min) by no more than this has no signal. Sums of equal
-# non-dyadic floats give a std of 1e-17 to 3e-8; the smallest spread meant by anyone is 1e-5.
-SPREAD_TOLERANCE = 1e-8
-
-
-class Overlong(Config):
-    """Soft overlong punishment (DAPO Eq. 13): 0 to −factor over the last buffer_tokens."""
-
-    buffer_tokens: Count = 1024
-    factor: NonNegative = 1.0
-
-
-class Rollout(Config):
-    """The batch that one training step wants."""
-
-    groups_per_step: Count = Field(4, description="B: groups (prompts) trained in a step")
-    group_size: Count = Field(8, description="G: responses a prompt (rollout.n)")
-    cap_tokens: Count = Field(4096, description="longest response; longer ones are truncated")
-    overlong: Overlong | None = None
-    filter_metric: Literal["correct", "shaped"] = Field(
-        "correct", description="what the group filter compares: raw correctness or shaped reward"
-    )
-    singletons: Literal["keep", "drop"] = Field(
-        "keep", description="a group of one has no spread; verl keeps it"
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.overlong is not None and self.overlong.buffer_tokens > self.cap_tokens:
-            raise ValueError(
-                f"overlong.buffer_tokens {self.overlong.buffer_tokens} exceeds cap_tokens "
-                f"{self.cap_tokens}: every answer would be punished; lower the buffer"
-            )
-        return self
-
-
-class Budget(Config):
-    """What may be spent on one step; the first limit reached ends the collection."""
-
-    seconds: Positive | None = None
-    candidate_tokens: Count | None = None
-    train_tokens: Count | None = None
-
-
-class NoFilter(Config):
-    """Train every group of one wave."""
-
-    kind: Literal["none"] = "none"
-    budget: Budget = Budget()
+__all__ = [
+    "COLLECTOR_KINDS",
+    "COLLECTOR_PRESETS",
+    "SPREAD_TOLERANCE",
+    "AdaptiveWave",
+    "Budget",
+    "Chunked",
+    "Collector",
+    "ExactRefill",
+    "FilterNoRefill",
+    "NoFilter",
+    "OverProvision",
+    "Overlong",
+    "Replace",
+    "Replenish",
+    "Rollout",
+    "Rounds",
+    "Screening",
+    "Segments",
+    "Streaming",
+    "TailBatching",
+    "VerlV1",
+]
 
 
-class FilterNoRefill(Config):
-    """One wave; degenerate groups leave, nothing replaces them."""
-
-    kind: Literal["filter_no_refill"] = "filter_no_refill"
-    budget: Budget = Budget()
-
-
-class ExactRefill(Config):
-    """Waves of exactly the missing number of groups (agentic-rl-lab 06-dapo)."""
-
-    kind: Literal["exact_refill"] = "exact_refill"
-    max_candidate_multiplier: Count | None = Field(
-        2, description="M: at most M·B candidates; absent: no cap"
-    )
-    at_cap: Literal["partial", "error"] = Field(
-        "partial", description="train what was kept (4eb1b05), or end the run (6db470a)"
-    )
-    concurrent_groups: Count | None = Field(None, description="semaphore on groups (06-dapo: 16)")
-    max_waves: Count = Field(10_000, description="guard where no cap is set")
-    budget: Budget = Budget()
+def _expand(table: Any) -> Any:
+    """Turn ``kind = "ms_swift"`` into the policy it stands for; what else is said lies over it."""
+    if isinstance(table, dict) and (preset := PRESETS.get(str(table.get("kind")))):
+        said = {key: value for key, value in table.items() if key != "kind"}
+        return preset.config.model_dump() | said
+    return table
 
 
-class Rounds(Config):
-    """Whole generation batches until enough groups are kept (verl's DAPO recipe)."""
-
-    kind: Literal["rounds"] = "rounds"
-    gen_groups: Count | None = Field(None, description="gen_batch_size; absent: 3·B")
-    max_num_gen_batches: int = Field(10, description="≤ 0: no limit (verl)")
-    at_max: Literal["error", "stop"] = "error"
-    max_waves: Count = Field(1_000, description="guard where no limit is set")
-    budget: Budget = Budget()
-
-
-class Replenish(Config):
-    """B groups in flight; each dropped group is replaced by one (OpenRLHF)."""
-
-    kind: Literal["replenish"] = "replenish"
-    max_candidates: Count | None = Field(
-        None, description="guard (OpenRLHF has no limit); absent: 1000·B"
-    )
-    budget: Budget = Budget()
-
-
-class Streaming(Config):
-    """``slots`` groups always in flight; stop at B kept, abort the rest."""
-
-    kind: Literal["streaming"] = "streaming"
-    slots: Count | None = Field(None, description="K groups in flight; absent: 2·B")
-    max_candidates: Count | None = Field(None, description="guard; absent: 1000·B")
-    budget: Budget = Budget()
-
-
-class OverProvision(Config):
-    """Launch η·B groups at once, the first B that pass win, abort the rest."""
-
-    kind: Literal["over_provision"] = "over_provision"
-    eta: float = Field(1.5, ge=1, description="launched groups over wanted groups")
-    filter: bool = Field(True, description="only groups with spread may win")
-    budget: Budget = Budget()
-
-
-class VerlV1(Config):
-    """Each evicted group buys two new ones, then all in flight are waited for (verl 0.9, V1)."""
-
-    kind: Literal["verl_v1"] = "verl_v1"
-    max_inflight_gen_batches: Count = Field(1, description="at most this times B groups in flight")
-    max_candidates: Count | None = Field(
-        None, description="guard (verl V1 has no limit); absent: 1000·B"
-    )
-    budget: Budget = Budget()
-
-
-Collector = Annotated[
+AnyCollector = (
     NoFilter
     | FilterNoRefill
     | ExactRefill
     | Rounds
+    | Replace
+    | AdaptiveWave
+    | Screening
+    | Segments
     | Replenish
     | Streaming
+    | Chunked
     | OverProvision
-    | VerlV1,
-    Field(discriminator="kind"),
-]
+    | TailBatching
+    | VerlV1
+)
+Collector = Annotated[AnyCollector, Field(discriminator="kind"), BeforeValidator(_expand)]
 COLLECTOR_KINDS: tuple[str, ...] = (
     "none",
     "filter_no_refill",
     "exact_refill",
     "rounds",
+    "replace",
+    "adaptive_wave",
+    "screening",
+    "segments",
     "replenish",
     "streaming",
+    "chunked",
     "over_provision",
+    "tail_batching",
     "verl_v1",
 )
+COLLECTOR_PRESETS = PRESETS
+"""Policies under the names of the frameworks that run them; usable as a ``kind``."""

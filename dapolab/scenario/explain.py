@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from dapolab.scenario.collector import COLLECTOR_KINDS, COLLECTOR_PRESETS
+
 _EXPECTED = {
     "float_parsing": "expected a number",
     "float_type": "expected a number",
@@ -96,7 +98,10 @@ def _kinds_at(model: type[BaseModel], location: list[str]) -> list[str]:
         place.get("properties", {}).get("kind", {}).get("const")
         for place in _places(model, location)
     )
-    return list(dict.fromkeys(kind for kind in kinds if kind))
+    found = dict.fromkeys(kind for kind in kinds if kind)
+    if set(COLLECTOR_KINDS) <= set(found):
+        found |= dict.fromkeys(COLLECTOR_PRESETS)
+    return list(found)
 
 
 def _step(place: dict[str, Any], part: str, definitions: dict[str, Any]) -> list[dict[str, Any]]:

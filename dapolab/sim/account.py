@@ -13,18 +13,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dapolab.metrics import GROUP_COLUMNS, STATUSES, STEP_METRICS
-from dapolab.sim.collect import Collection
+from dapolab.sim.collection import CARRIED, TRAINED, Collection
 from dapolab.sim.learner import NO_LEARNING, PARTS, LearnerTime
 from dapolab.sim.occupancy import PERCENTS, Occupancy, occupancy
 from dapolab.sim.replica import Facts
 from dapolab.sim.score import Scores
-from dapolab.sim.step_metrics import StepBatch, step_columns
+from dapolab.sim.step_facts import Ages, StepFacts, mean_age, step_facts
+from dapolab.sim.step_metrics import Memory, StepBatch, step_columns
 from dapolab.workload.model import Groups
 
 Number = TypeVar("Number", bound=np.generic)
 Columns = dict[str, NDArray[np.generic]]
 
-STATUS_NAMES = np.array(["in flight", *STATUSES])
+STATUS_NAMES = np.array(["in flight", *STATUSES, "carried"])
+assert STATUS_NAMES[CARRIED] == "carried"
 _BATCH_RESPONSES = 1 << 14
 _STEP_KEYS = ("step", "start_s", "ended_by")
 _WAVE_NUMBERS = ("step", "wave", "n_groups", "n_responses")
@@ -39,7 +41,7 @@ _RESPONSE_TIMES = ("submit_s", "admit_s", "first_token_s", "end_s")
 class StepRecord:
     """One step as it happened; ``learner`` is None where an error or the data ended it unlearned.
 
-    ``groups`` and the response rows of ``facts`` are in submission order.
+    ``groups`` are in submission order, carried ones first; ``facts`` are the engine's.
     """
 
     step: int
@@ -62,6 +64,7 @@ class Ledger:
     n_wanted: int
     n_gpus: int
     estimates_q: bool
+    group_size: int
     keep_groups: bool = True
     record_steps: int = 0
     _open: list[StepRecord] = field(default_factory=list)
@@ -74,7 +77,7 @@ class Ledger:
     def add(self, record: StepRecord) -> None:
         """Account for one step that submitted at least one group."""
         self._open.append(record)
-        self._n_open += len(record.facts.end_s)
+        self._n_open += max(len(record.facts.end_s), 1)
         if self._n_open >= _BATCH_RESPONSES:
             self._close_batch()
 
@@ -88,12 +91,15 @@ class Ledger:
         return steps, _groups_table(self._groups), waves, _responses_table(self._responses)
 
     def _close_batch(self) -> None:
-        batch, stretches = _batch(self._open), _Stretches.of(self._open)
-        size = batch.n_tokens_PG.shape[1]
+        facts = [
+            step_facts(r.collection, r.groups, r.facts, size=self.group_size) for r in self._open
+        ]
+        batch = _batch(self._open, facts, size=self.group_size)
+        stretches = _Stretches.of(self._open, facts)
         busy = occupancy(
-            batch.admit_s,
-            batch.end_s,
-            n_responses_W=stretches.n_groups_W * size,
+            _joined([f.activity.admit_s for f in facts]),
+            _joined([f.activity.end_s for f in facts]),
+            n_responses_W=stretches.n_responses_W,
             start_s_W=stretches.decode_start_s_W,
             stop_s_W=stretches.stop_s_W,
         )
@@ -117,36 +123,86 @@ class Ledger:
             chosen["ended_by"] = np.array(reasons, dtype=object)
             self._steps.append(chosen)
         if stretches.are_waves:
-            self._waves.append(_wave_columns(stretches, busy, size=size))
+            self._waves.append(_wave_columns(stretches, busy))
         if self.keep_groups:
-            self._groups.append(_group_columns(batch, self._open))
-        self._responses += [_response_columns(r) for r in self._open if r.step < self.record_steps]
+            self._groups.append(_group_columns(batch, self._open, facts))
+        self._responses += [
+            _response_columns(r, f)
+            for r, f in zip(self._open, facts, strict=True)
+            if r.step < self.record_steps
+        ]
         self._open, self._n_open = [], 0
 
 
-def _batch(records: list[StepRecord]) -> StepBatch:
-    groups, facts = [r.groups for r in records], [r.facts for r in records]
+def _batch(records: list[StepRecord], facts: list[StepFacts], *, size: int) -> StepBatch:
+    groups, engine = [r.groups for r in records], [r.facts for r in records]
     n_groups_S = np.array([len(r.groups) for r in records])
     times = [r.learner or NO_LEARNING for r in records]
+    width = groups[0].n_tokens_PG.shape[1]
+    copies = [len(r.collection.repeated) for r in records]
     return StepBatch(
         first_group_S=np.cumsum(n_groups_S) - n_groups_S,
         n_groups_S=n_groups_S,
         start_s_S=np.array([r.collection.start_s for r in records]),
         end_s_S=np.array([r.collection.end_s for r in records]),
         learner_S={name: np.array([getattr(t, f"{name}_s") for t in times]) for name in PARTS},
-        n_preemptions_S=np.array([f.n_preemptions.sum() for f in facts]),
-        prefill_s_S=np.array([f.prefill_s.mean() for f in facts]),
-        peak_kv_tokens_S=np.array([f.peak_kv_tokens.max() for f in facts]),
+        n_preemptions_S=np.array([f.n_preemptions.sum() for f in engine]),
+        prefill_s_S=np.array([f.prefill_s.mean() for f in engine]),
+        peak_kv_tokens_S=np.array([f.peak_kv_tokens.max() for f in engine]),
         status_P=np.array([s for r in records for s in r.collection.status], dtype=np.int64),
         pass_rate_P=_joined([g.pass_rate_P for g in groups]),
         n_tokens_PG=_joined([g.n_tokens_PG for g in groups]),
         correct_PG=_joined([g.correct_PG for g in groups]),
         truncated_PG=_joined([g.truncated_PG for g in groups]),
-        submit_s=_joined([f.submit_s for f in facts]),
-        admit_s=_joined([f.admit_s for f in facts]),
-        end_s=_joined([f.end_s for f in facts]),
-        generated_tokens=_joined([f.generated_tokens for f in facts]),
+        submit_s=_joined([f.submit_PW.reshape(-1) for f in facts]),
+        admit_s=_joined([f.admit_PW.reshape(-1) for f in facts]),
+        end_s=_joined([f.end_PW.reshape(-1) for f in facts]),
+        generated_tokens=_joined([f.generated_PW.reshape(-1) for f in facts]),
+        memory=_memory(records, facts) if records[0].collection.has_memory else None,
+        n_wide=None if width == size else size,
+        counted_PG=_counted(facts, groups, size=size),
+        fate_PG=_fates(facts, records),
+        repeated_S=np.array(copies, dtype=np.float64) if any(copies) else None,
     )
+
+
+def _memory(records: list[StepRecord], facts: list[StepFacts]) -> Memory:
+    ages = [Ages.of(r.collection) for r in records]
+    return Memory(
+        new_tokens_S=np.array([f.new_tokens for f in facts]),
+        token_versions_S=np.array([a.token_versions for a in ages], dtype=np.float64),
+        old_tokens_S=np.array([a.old_tokens for a in ages], dtype=np.float64),
+        oldest_S=np.array([a.oldest for a in ages], dtype=np.float64),
+        group_versions_S=np.array([a.group_versions for a in ages], dtype=np.float64),
+    )
+
+
+def _counted(
+    facts: list[StepFacts], groups: list[Groups], *, size: int
+) -> NDArray[np.bool_] | None:
+    """Return which responses make up the groups; None where all of them do."""
+    if all(f.counted_PW is None for f in facts):
+        return None
+    first = [np.arange(g.n_tokens_PG.shape[1]) < size for g in groups]
+    return _joined(
+        [
+            np.broadcast_to(own, g.n_tokens_PG.shape) if f.counted_PW is None else f.counted_PW
+            for f, g, own in zip(facts, groups, first, strict=True)
+        ]
+    )
+
+
+def _fates(facts: list[StepFacts], records: list[StepRecord]) -> NDArray[np.int64] | None:
+    """Return what became of each response; None where that is what became of its group."""
+    if all(f.fate_PW is None for f in facts):
+        return None
+    parts = []
+    for f, r in zip(facts, records, strict=True):
+        status_P = np.array(r.collection.status, dtype=np.int64)
+        shape = r.groups.n_tokens_PG.shape
+        own = np.broadcast_to(status_P[:, None], shape) if f.fate_PW is None else f.fate_PW
+        parts.append(own)
+    return _joined(parts)
 
 
 def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
@@ -155,12 +211,17 @@ def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
 
 @dataclass(frozen=True)
 class _Stretches:
-    """Waves of all steps in order, or whole steps where the policy has no barrier."""
+    """Waves of all steps in order, or whole steps where the policy has no barrier.
+
+    A step of a barrier policy that generated nothing, as enough was carried over, has one empty
+    stretch, which is no wave.
+    """
 
     are_waves: bool
     step_W: NDArray[np.int64]
     number_W: NDArray[np.int64]
     n_groups_W: NDArray[np.int64]
+    n_responses_W: NDArray[np.int64]
     start_s_W: NDArray[np.float64]
     decode_start_s_W: NDArray[np.float64]
     stop_s_W: NDArray[np.float64]
@@ -168,33 +229,60 @@ class _Stretches:
     first_of_step_S: NDArray[np.int64]
 
     @classmethod
-    def of(cls, records: list[StepRecord]) -> "_Stretches":
-        are_waves = bool(records[0].collection.waves)
-        if are_waves:
-            rows = [
-                (r.step, number, w.last - w.first, w.start_s, w.decode_start_s, w.end_s, w.seen_s)
-                for r in records
-                for number, w in enumerate(r.collection.waves)
-            ]
-            n_S = np.array([len(r.collection.waves) for r in records])
-        else:
-            rows = []
-            for r in records:
-                first, last = float(r.facts.submit_s.min()), float(np.nanmax(r.facts.end_s))
-                rows.append((r.step, 0, len(r.groups), first, first, last, last))
-            n_S = np.ones(len(records), dtype=np.int64)
-        step, number, n_groups = np.array([row[:3] for row in rows], dtype=np.int64).T
-        start, decode_start, stop, seen = np.array([row[3:] for row in rows], dtype=np.float64).T
-        first = np.cumsum(n_S) - n_S
-        return cls(are_waves, step, number, n_groups, start, decode_start, stop, seen, first)
+    def of(cls, records: list[StepRecord], facts: list[StepFacts]) -> "_Stretches":
+        are_waves = any(r.collection.waves for r in records)
+        rows, n_S = [], []
+        for r, f in zip(records, facts, strict=True):
+            own = _waves_of(r, f) if r.collection.waves else [_whole_step(r, f)]
+            rows += own
+            n_S.append(len(own))
+        counts = np.array([row[:4] for row in rows], dtype=np.int64).T
+        times = np.array([row[4:] for row in rows], dtype=np.float64).T
+        return cls(
+            are_waves=are_waves,
+            step_W=counts[0],
+            number_W=counts[1],
+            n_groups_W=counts[2],
+            n_responses_W=counts[3],
+            start_s_W=times[0],
+            decode_start_s_W=times[1],
+            stop_s_W=times[2],
+            seen_s_W=times[3],
+            first_of_step_S=np.cumsum(n_S) - np.array(n_S),
+        )
 
 
-def _wave_columns(stretches: _Stretches, busy: Occupancy, *, size: int) -> Columns:
+def _waves_of(record: StepRecord, facts: StepFacts) -> list[tuple[float, ...]]:
+    n_of_part = facts.activity.n_of_part
+    return [
+        (
+            record.step,
+            number,
+            w.last - w.first,
+            int(n_of_part[w.first : w.last].sum()),
+            w.start_s,
+            w.decode_start_s,
+            w.end_s,
+            w.seen_s,
+        )
+        for number, w in enumerate(record.collection.waves)
+    ]
+
+
+def _whole_step(record: StepRecord, facts: StepFacts) -> tuple[float, ...]:
+    active, n_parts = facts.activity, len(facts.activity.n_of_part)
+    first = last = record.collection.start_s
+    if len(active):
+        first, last = float(active.submit_s.min()), float(np.nanmax(active.end_s))
+    return (record.step, 0, n_parts, len(active), first, first, last, last)
+
+
+def _wave_columns(stretches: _Stretches, busy: Occupancy) -> Columns:
     columns: Columns = {
         "step": stretches.step_W,
         "wave": stretches.number_W,
         "n_groups": stretches.n_groups_W,
-        "n_responses": stretches.n_groups_W * size,
+        "n_responses": stretches.n_responses_W,
         "start_s": stretches.start_s_W,
         "end_s": stretches.seen_s_W,
         "wave_s": busy.seconds_W,
@@ -202,20 +290,23 @@ def _wave_columns(stretches: _Stretches, busy: Occupancy, *, size: int) -> Colum
     }
     for percent in PERCENTS:
         columns[f"t{percent}_s"] = busy.done_after_s(percent)
-    return columns
+    real = stretches.n_groups_W > 0
+    return columns if real.all() else {name: column[real] for name, column in columns.items()}
 
 
 def _wave_of_groups(collection: Collection) -> NDArray[np.int64]:
-    """Return the wave of each group, −1 without a barrier."""
-    if not collection.waves:
-        return np.full(len(collection.status), -1)
-    sizes = [wave.last - wave.first for wave in collection.waves]
-    return np.repeat(np.arange(len(sizes)), sizes)
+    """Return the wave in which each group last entered the engine, −1 without one."""
+    wave_P = np.full(len(collection.status), -1)
+    for number, wave in enumerate(collection.waves):
+        if collection.is_plain:
+            wave_P[wave.first : wave.last] = number
+        else:
+            wave_P[[part.group for part in collection.parts[wave.first : wave.last]]] = number
+    return wave_P
 
 
-def _group_columns(batch: StepBatch, records: list[StepRecord]) -> Columns:
-    size = batch.n_tokens_PG.shape[1]
-    return {
+def _group_columns(batch: StepBatch, records: list[StepRecord], facts: list[StepFacts]) -> Columns:
+    columns: Columns = {
         "step": np.repeat([r.step for r in records], batch.n_groups_S),
         "wave": _joined([_wave_of_groups(r.collection) for r in records]),
         "position": _joined([r.groups.position_P for r in records]),
@@ -223,30 +314,73 @@ def _group_columns(batch: StepBatch, records: list[StepRecord]) -> Columns:
         "status": batch.status_P,
         "n_correct": batch.n_right,
         "pass_rate": batch.pass_rate_P,
-        "n_tokens_mean": batch.full_tokens / size,
+        "n_tokens_mean": batch.full_tokens / batch.n_members,
         "n_tokens_max": batch.longest,
         "generated_tokens": batch.generated,
-        "submit_s": batch.submit_s.reshape(-1, size).min(axis=1),
-        "end_s": batch.end_s.reshape(-1, size).max(axis=1),
+        "submit_s": _of_group(facts, np.fmin, "submit_PW"),
+        "end_s": _of_group(facts, np.fmax, "end_PW"),
     }
+    if batch.memory is None:
+        return columns
+    _begun_earlier(columns, records, batch)
+    return {name: column[batch.ended] for name, column in columns.items()}
 
 
-def _response_columns(record: StepRecord) -> Columns:
-    facts, collection = record.facts, record.collection
-    n_groups, size = record.groups.n_tokens_PG.shape
+def _of_group(facts: list[StepFacts], reduce: np.ufunc, name: str) -> NDArray[np.float64]:
+    return np.concatenate([reduce.reduce(getattr(f, name), axis=1) for f in facts])
+
+
+def _begun_earlier(columns: Columns, records: list[StepRecord], batch: StepBatch) -> None:
+    """Fill in what a step alone does not know of groups that were begun in an earlier one."""
+    n = len(batch.status_P)
+    begun, submitted = columns["step"].copy(), np.zeros(n)
+    trained, age = np.full(n, np.nan), np.full(n, np.nan)
+    submit_s, end_s = columns["submit_s"].copy(), columns["end_s"].copy()
+    for record, first in zip(records, batch.first_group_S.tolist(), strict=True):
+        collection, last = record.collection, first + len(record.groups)
+        version = collection.trained_steps
+        submitted[first:last] = version
+        is_trained = batch.status_P[first:last] == TRAINED
+        trained[first:last][is_trained] = version
+        age[first:last][is_trained] = 0.0
+        for row, left in enumerate(collection.left, start=first):
+            begun[row], submitted[row] = left.begun_step, left.begun_version
+            submit_s[row] = left.submit_s
+            end_s[row] = np.fmax(end_s[row], left.end_s) if np.isnan(end_s[row]) else end_s[row]
+            if batch.status_P[row] == TRAINED:
+                age[row] = mean_age(left, version=version, tokens=int(batch.generated[row]))
+    columns["begun_step"], columns["version_submitted"] = begun, submitted
+    columns["version_trained"], columns["staleness_mean"] = trained, age
+    columns["submit_s"], columns["end_s"] = submit_s, end_s
+
+
+def _response_columns(record: StepRecord, facts: StepFacts) -> Columns:
+    """Return one row for each response that was in the engine during the step."""
+    active, collection = facts.activity, record.collection
+    status_P = np.array(collection.status)
+    status = status_P[active.group]
+    if facts.fate_PW is not None:
+        status = facts.fate_PW[active.group, active.member]
     return {
-        "step": np.full(n_groups * size, record.step),
-        "wave": np.repeat(_wave_of_groups(collection), size),
-        "group": np.repeat(np.arange(n_groups), size),
-        "member": np.tile(np.arange(size), n_groups),
-        "replica": facts.replica,
-        "submit_s": facts.submit_s,
-        "admit_s": facts.admit_s,
-        "first_token_s": facts.first_token_s,
-        "end_s": facts.end_s,
-        "generated_tokens": facts.generated_tokens,
-        "status": np.repeat(np.array(collection.status), size),
+        "step": np.full(len(active), record.step),
+        "wave": _wave_of_rows(collection, facts),
+        "group": active.group,
+        "member": active.member,
+        "replica": active.replica,
+        "submit_s": active.submit_s,
+        "admit_s": active.admit_s,
+        "first_token_s": active.first_token_s,
+        "end_s": active.end_s,
+        "generated_tokens": active.generated_tokens,
+        "status": status,
     }
+
+
+def _wave_of_rows(collection: Collection, facts: StepFacts) -> NDArray[np.int64]:
+    wave_J = np.full(len(facts.activity.n_of_part), -1)
+    for number, wave in enumerate(collection.waves):
+        wave_J[wave.first : wave.last] = number
+    return np.repeat(wave_J, facts.activity.n_of_part)
 
 
 def _table(parts: list[Columns], names: tuple[str, ...]) -> pd.DataFrame:

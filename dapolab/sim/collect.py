@@ -8,69 +8,46 @@ is aborted, and nothing is submitted that could not start before it.
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 import simpy
 
 from dapolab.collectors import (
     Abort,
     Action,
+    Carry,
     Collector,
+    Continue,
     Drop,
     Fail,
-    Finished,
     Keep,
+    Later,
     Limit,
+    Repeat,
     Stop,
     Submit,
     is_degenerate,
 )
 from dapolab.scenario import Budget, Hardware
+from dapolab.sim.backlog import Backlog
+from dapolab.sim.collection import (
+    ABORTED,
+    CARRIED,
+    DEGENERATE,
+    IN_FLIGHT,
+    STALE,
+    SURPLUS,
+    TRAINED,
+    Collection,
+    Wave,
+)
 from dapolab.sim.cursor import PromptCursor
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
+from dapolab.sim.submission import Submission
 
 Process = Generator[simpy.Event, None, None]
-
-IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED = range(5)
-
-
-@dataclass
-class Wave:
-    """One barrier round: group indices [first, last) of the step and its times in seconds."""
-
-    first: int
-    last: int
-    start_s: float
-    decode_start_s: float
-    end_s: float = math.nan
-    seen_s: float = math.nan
-
-
-@dataclass
-class Collection:
-    """What one step collected; lists over the step's groups in submission order.
-
-    ``finished[i]`` is what the policy is told of group i once it has returned. ``runs`` are the
-    groups' places in the prompt stream as (start, number of positions).
-    """
-
-    start_s: float
-    trained_steps: int = 0
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    finished: list[Finished] = field(default_factory=list)
-    status: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
-    waves: list[Wave] = field(default_factory=list)
-    end_s: float = math.nan
-    stop: Stop | None = None
-    failure: str | None = None
-
-    @property
-    def n_returned(self) -> int:
-        """Groups whose responses all returned, trained or not."""
-        return len(self.status) - self.status.count(ABORTED)
+_DROPPED = {"degenerate": DEGENERATE, "surplus": SURPLUS, "stale": STALE}
+_SETTLING = Keep | Drop | Carry
 
 
 class Collecting:
@@ -87,18 +64,35 @@ class Collecting:
         hardware: Hardware,
         budget: Budget,
         trained_steps: int,
+        group_size: int,
+        backlog: Backlog,
+        step: int,
     ) -> None:
         self._env = env
         self._engine = engine
-        self._stream = stream
-        self._cursor = cursor
         self._collector = collector
         self._hardware = hardware
+        self._backlog, self._step = backlog, step
         self._now_s = engine.now_s
         self._deadline_s = self._now_s + budget.seconds if budget.seconds else math.inf
-        self._asked: list[int] = []
+        self._asked: list[Submit | Continue] = []
+        self._later: Later = "never"
         self._too_late = False
-        self.result = Collection(start_s=self._now_s, trained_steps=trained_steps)
+        self.result = Collection(
+            start_s=self._now_s,
+            trained_steps=trained_steps,
+            has_memory=collector.memory,
+        )
+        self._submission = Submission(
+            self.result,
+            engine=engine,
+            stream=stream,
+            cursor=cursor,
+            group_size=group_size,
+            backlog=backlog,
+            with_metrics=collector.wants_metrics,
+            keep_rows=collector.memory or collector.samples_apart,
+        )
 
     @property
     def _open(self) -> bool:
@@ -114,8 +108,9 @@ class Collecting:
             if self._too_late:
                 yield from self._wait(self._deadline_s)
                 self._reach("seconds")
-            elif self._engine.n_groups_in_flight == 0:
+            elif self._engine.n_groups_in_flight == 0 and not self._submission.ready:
                 self._reach("data")
+                self._send()
             elif self._collector.barrier:
                 yield from self._wave()
             else:
@@ -132,34 +127,31 @@ class Collecting:
         while self._engine.n_groups_in_flight and self._engine.advance(self._deadline_s):
             pass
         all_returned = self._engine.n_groups_in_flight == 0
-        wave.end_s = self._engine.now_s
+        wave.end_s = max(self._engine.now_s, wave.decode_start_s)
         wave.seen_s = min(self._polled(wave.end_s, since_s=wave.start_s), self._deadline_s)
         yield from self._wait(wave.seen_s)
-        indices = range(wave.first, wave.last)
-        if all_returned:
-            self._carry_out(self._collector.on_wave_end([self.result.finished[i] for i in indices]))
-        else:
-            ends_P = self._engine.group_end_s(np.asarray(indices))
-            returned = [i for i, end in zip(indices, ends_P.tolist(), strict=True) if end == end]
-            actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
-            self._carry_out([a for a in actions if isinstance(a, Keep | Drop)])
+        returned = self._submission.returned(wave, all_returned=all_returned)
+        actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
+        self._carry_out(actions if all_returned else [a for a in actions if _settles(a)])
         self._send()
         if self._now_s >= self._deadline_s:
             self._reach("seconds")
 
     def _next_groups(self) -> Process:
         """Wait for the next finished group (or poll, or deadline) and let the policy judge."""
-        done = self._engine.advance(self._deadline_s)
-        if done is None:
-            yield from self._wait(self._deadline_s)
-            self._reach("seconds")
-            return
-        found = done.groups.tolist()
-        seen_s = min(self._polled(done.at_s, since_s=self.result.start_s), self._deadline_s)
-        if seen_s > done.at_s:
-            while more := self._engine.advance(seen_s):
-                found += more.groups.tolist()
-        yield from self._wait(seen_s)
+        found = self._submission.take_ready()
+        if not found:
+            done = self._engine.advance(self._deadline_s)
+            if done is None:
+                yield from self._wait(self._deadline_s)
+                self._reach("seconds")
+                return
+            found = self._submission.indices(done.groups)
+            seen_s = min(self._polled(done.at_s, since_s=self.result.start_s), self._deadline_s)
+            if seen_s > done.at_s:
+                while more := self._engine.advance(seen_s):
+                    found += self._submission.indices(more.groups)
+            yield from self._wait(seen_s)
         for index in sorted(found):
             if self._open:
                 self._carry_out(self._collector.on_group(self.result.finished[index]))
@@ -174,60 +166,54 @@ class Collecting:
     # ------------------------------------------------------------------ actions
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
+        result = self.result
         for action in actions:
             if not self._open:
                 return
             match action:
-                case Submit(n=n):
-                    self._asked.append(n)
-                case Keep(index=index):
-                    self.result.kept.append(index)
-                    self.result.status[index] = TRAINED
+                case Submit() | Continue():
+                    self._asked.append(action)
+                case Keep(index=index, members=members):
+                    result.kept.append(index)
+                    result.status[index] = TRAINED
+                    if members is not None:
+                        result.trained_members[index] = members
                 case Drop(index=index, reason=reason):
-                    self.result.status[index] = DEGENERATE if reason == "degenerate" else SURPLUS
-                case Abort():
-                    self._engine.abort(at_s=self._engine.now_s)
+                    result.status[index] = _DROPPED[reason]
+                case Carry(index=index):
+                    result.status[index] = CARRIED
+                    result.holds.add(index)
+                case Repeat(index=index):
+                    result.repeated.append(index)
+                case Abort(later=later):
+                    self._later = later
+                    keep_kv = later == "resume_with_kv"
+                    self._engine.abort(at_s=self._engine.now_s, keep_kv=keep_kv)
                 case Stop():
-                    self.result.stop = action
+                    result.stop = action
                 case Fail(message=message):
-                    self.result.failure = message
+                    result.failure = message
 
     def _send(self) -> None:
         """Submit what was asked for at this instant; a stop in the same instant withdraws it."""
-        for n in self._asked:
-            if self._open:
-                self._submit(n)
-        self._asked.clear()
-
-    def _submit(self, n: int) -> None:
+        asked, self._asked = self._asked, []
+        first_part, sent = len(self.result.parts), False
         barrier = self._collector.barrier
         decode_start_s = self._now_s + (self._hardware.call_overhead_s if barrier else 0.0)
-        if decode_start_s >= self._deadline_s:
-            self._too_late = True
-            return
-        start, available = self._cursor.take(n)
-        if available == 0:
-            self._reach("data")
-            return
-        result = self.result
-        first = len(result.status)
-        groups, finished = self._stream.draw(
-            start, available, first_index=first, trained_steps=result.trained_steps
-        )
-        result.finished += finished
-        result.status += [IN_FLIGHT] * available
-        if result.runs and sum(result.runs[-1]) == start:
-            result.runs[-1] = (result.runs[-1][0], result.runs[-1][1] + available)
-        else:
-            result.runs.append((start, available))
-        if barrier:
-            result.waves.append(Wave(first, first + available, self._now_s, decode_start_s))
-        self._engine.submit(
-            at_s=decode_start_s,
-            group_P=groups.prompt_id_P,
-            prompt_tokens_P=groups.prompt_tokens_P,
-            n_tokens_PG=groups.n_tokens_PG,
-        )
+        for action in asked:
+            if not self._open:
+                break
+            if decode_start_s >= self._deadline_s:
+                self._too_late = True
+            elif self._submission.send(action, at_s=decode_start_s):
+                sent = True
+            else:
+                self._reach("data")
+        n_parts = len(self.result.parts)
+        if barrier and sent:
+            self.result.waves.append(Wave(first_part, n_parts, self._now_s, decode_start_s))
+        if self._asked:
+            self._send()
 
     def _reach(self, limit: Limit) -> None:
         """Tell the policy that a limit was reached."""
@@ -237,19 +223,25 @@ class Collecting:
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""
         if self._engine.n_groups_in_flight:
-            self._engine.abort(at_s=self._engine.now_s)
+            self._engine.abort(at_s=self._engine.now_s, keep_kv=self._later == "resume_with_kv")
             self._engine.drain()
             for wave in self.result.waves[-1:]:  # cut by the deadline: it lasts to the boundary
                 wave.end_s = wave.seen_s = self._engine.now_s
         train = self.result.stop is not None and self.result.stop.train
+        unfinished = CARRIED if self._later.startswith("resume") else ABORTED
         for index, status in enumerate(self.result.status):
             if status == IN_FLIGHT:
-                self.result.status[index] = ABORTED
+                self.result.status[index] = unfinished
+                self.result.lost.append(index)
             elif status == TRAINED and not train:
                 self.result.status[index] = SURPLUS  # accepted, then thrown away with the step
         if not train:
             self.result.kept.clear()
+            self.result.repeated.clear()
+            self.result.trained_members.clear()
         self.result.end_s = max(self._now_s, self._engine.now_s)
+        self._backlog.note = self._collector.note
+        self._submission.leave(restart=self._later == "restart", step=self._step)
 
     # ------------------------------------------------------------------ small things
 
@@ -272,3 +264,7 @@ class Collecting:
         """Status of a group that finished together with the one that ended the step."""
         group = self.result.finished[index]
         return DEGENERATE if is_degenerate(group, keep_singletons=True) else SURPLUS
+
+
+def _settles(action: Action) -> bool:
+    return isinstance(action, _SETTLING)

@@ -30,6 +30,7 @@ class Occupancy:
     peak_W: Int
     idle_share_W: Float
     done_s: dict[int, Float]
+    n_responses_W: Int
 
     def done_after_s(self, percent: int) -> Float:
         """Return the seconds until ``percent`` % of a stretch's responses were over, (W,)."""
@@ -46,9 +47,13 @@ def occupancy(
     Parameters
     ----------
     admit_s, end_s : shape (n,), responses stretch by stretch; NaN where never admitted.
-    n_responses_W : responses of each stretch, each ≥ 1, summing to n.
+    n_responses_W : responses of each stretch, summing to n; an empty stretch is all idle time.
     start_s_W, stop_s_W : stretches in order of time, not overlapping.
     """
+    if not n_responses_W.all():
+        return _with_empty(
+            admit_s, end_s, n_responses_W=n_responses_W, start_s_W=start_s_W, stop_s_W=stop_s_W
+        )
     first_W = np.cumsum(n_responses_W) - n_responses_W
     admitted = np.isfinite(admit_s)
     sojourn_s = np.where(admitted, np.maximum(end_s - admit_s, 0.0), 0.0)
@@ -68,7 +73,40 @@ def occupancy(
     full_s_W = peak_W * seconds_W
     used_W = np.divide(slot_s_W, full_s_W, out=np.ones_like(slot_s_W), where=full_s_W > 0)
     share_W = np.clip(1.0 - used_W, 0.0, 1.0)
-    return Occupancy(start_s_W, seconds_W, slot_s_W, peak_W, share_W, done_s)
+    return Occupancy(start_s_W, seconds_W, slot_s_W, peak_W, share_W, done_s, n_responses_W)
+
+
+def _with_empty(
+    admit_s: Float, end_s: Float, *, n_responses_W: Int, start_s_W: Float, stop_s_W: Float
+) -> Occupancy:
+    """Leave stretches without a response out, then put them back as stretches of no length."""
+    some = n_responses_W > 0
+    n = len(some)
+    rest = None
+    if some.any():
+        rest = occupancy(
+            admit_s,
+            end_s,
+            n_responses_W=n_responses_W[some],
+            start_s_W=start_s_W[some],
+            stop_s_W=stop_s_W[some],
+        )
+
+    def back(x_W: Float | Int | None) -> Float:
+        out = np.zeros(n)
+        if x_W is not None:
+            out[some] = x_W
+        return out
+
+    return Occupancy(
+        start_s_W,
+        back(rest.seconds_W if rest else None),
+        back(rest.slot_s_W if rest else None),
+        back(rest.peak_W if rest else None).astype(np.int64),
+        back(rest.idle_share_W if rest else None),
+        {p: np.where(some, back(rest.done_s[p] if rest else None), start_s_W) for p in PERCENTS},
+        n_responses_W,
+    )
 
 
 def _peaks(begins: Float, ends: Float, n_admitted_W: Int) -> Int:

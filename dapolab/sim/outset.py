@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from dapolab.collectors import draws_per_prompt
 from dapolab.rng import seed_sequence
 from dapolab.scenario import ConfigError, Hardware, Scenario
 from dapolab.sim.cursor import PromptCursor
@@ -104,7 +105,7 @@ def prompt_stream(scenario: Scenario, *, seed: int) -> PromptStream:
     """Return the scenario's stream of candidate groups under ``seed``."""
     return PromptStream(
         scenario.workload,
-        group_size=scenario.rollout.group_size,
+        group_size=draws_per_prompt(scenario.collector, group_size=scenario.rollout.group_size),
         cap_tokens=scenario.rollout.cap_tokens,
         seed=seed,
     )

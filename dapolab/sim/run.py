@@ -6,12 +6,17 @@ Pure: no files, no globals, nothing printed. One replication is one independent 
 
 from collections.abc import Generator
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from dapolab.collectors import new_collector
-from dapolab.scenario import ConfigError, Scenario
+from dapolab.scenario import Collector as CollectorConfig
+from dapolab.scenario import ConfigError, ExactRefill, FilterNoRefill, Replenish, Scenario
 from dapolab.sim.account import Ledger, StepRecord
-from dapolab.sim.collect import Collecting, Collection, Process
+from dapolab.sim.backlog import Backlog
+from dapolab.sim.collect import Collecting, Process
+from dapolab.sim.collection import Collection
 from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time
 from dapolab.sim.one_step_off import Overlap
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
@@ -19,9 +24,6 @@ from dapolab.sim.pipeline import run_pipeline
 from dapolab.workload.model import Groups, joined
 
 __all__ = ["SimRun", "gpus_held", "simulate"]
-
-# Policies that judge every candidate and stop at the B-th kept one, as theory A7 assumes.
-_ESTIMATES_Q = ("filter_no_refill", "exact_refill", "replenish")
 
 
 def simulate(
@@ -78,8 +80,10 @@ class _Run:
             scores=outset.scores,
             n_wanted=scenario.rollout.groups_per_step,
             n_gpus=gpus_held(scenario),
-            estimates_q=scenario.collector.kind in _ESTIMATES_Q,
+            estimates_q=_estimates_q(scenario.collector),
+            group_size=scenario.rollout.group_size,
         )
+        self.backlog = Backlog()
         self.ended = COMPLETED
         self.unlearned_s = 0.0
 
@@ -87,14 +91,14 @@ class _Run:
         """Collect, learn, repeat (a SimPy process body)."""
         trained_steps = generating = 0
         for step in range(self.scenario.run.steps):
-            collection = yield from self._collect(generating)
+            collection = yield from self._collect(generating, step=step)
             out_of_data = collection.stop is not None and collection.stop.reason == "data"
             if collection.failure is not None:
                 self.ended = f"failed: {collection.failure}"
             elif out_of_data:
                 self.ended = DATA_EXHAUSTED
             learned = collection.failure is None and not (out_of_data and not collection.kept)
-            if collection.runs:
+            if not collection.is_empty:
                 age = trained_steps - generating
                 self._account(step, collection, learned=learned, age=age)
             if not learned:
@@ -107,16 +111,24 @@ class _Run:
             if out_of_data:
                 return
 
-    def _collect(self, trained_steps: int) -> Generator[simpy.Event, None, Collection]:
+    def _collect(
+        self, trained_steps: int, *, step: int
+    ) -> Generator[simpy.Event, None, Collection]:
+        rollout = self.scenario.rollout
         collecting = Collecting(
             self.env,
             engine=self.engine,
             stream=self.stream,
             cursor=self.cursor,
-            collector=new_collector(self.scenario.collector, self.scenario.rollout),
+            collector=new_collector(
+                self.scenario.collector, rollout, carried=self.backlog.carried(trained_steps)
+            ),
             hardware=self.scenario.hardware,
             budget=self.scenario.collector.budget,
             trained_steps=trained_steps,
+            group_size=rollout.group_size,
+            backlog=self.backlog,
+            step=step,
         )
         yield from collecting.run()
         return collecting.result
@@ -131,26 +143,26 @@ class _Run:
         else:
             next_s = collection.end_s + (learner.total_s if learner else 0.0)
         # SimPy's clock adds up delays and rounds; the engine's is the exact one.
-        self.engine.reset(at_s=next_s)
+        self.engine.reset(at_s=next_s, keep=collection.keep)
 
     def _groups(self, collection: Collection) -> Groups:
-        """Draw the step's groups once more, at a stretch: the stream is a pure function."""
+        """Draw the step's new groups once more, at a stretch: the stream is a pure function."""
         draw, trained = self.stream.stream.draw, collection.trained_steps
-        parts = [draw(start, n, trained_steps=trained) for start, n in collection.runs]
+        parts = [left.group for left in collection.left]
+        parts += [draw(start, n, trained_steps=trained) for start, n in collection.runs]
+        parts += collection.again
         return parts[0] if len(parts) == 1 else joined(parts)
 
     def _learner_time(self, step: int, collection: Collection, groups: Groups) -> LearnerTime:
-        kept, size = collection.kept, self.scenario.rollout.group_size
-        tokens = sum(collection.finished[index].n_tokens for index in kept)
-        tokens += size * int(groups.prompt_tokens_P[kept].sum()) if kept else 0
-        lengths_PG = groups.n_tokens_PG[kept] + groups.prompt_tokens_P[kept, None]
+        size = self.scenario.rollout.group_size
+        lengths = _trained_lengths(collection, groups, size=size)
         return learner_time(
             self.learner,
             step=step,
             n_responses=size * collection.n_returned,
-            n_train_tokens=tokens,
-            skipped=not kept,
-            lengths=lengths_PG.reshape(-1),
+            n_train_tokens=int(lengths.sum()),
+            skipped=not collection.kept,
+            lengths=lengths,
             n_gpus=self.n_learner_gpus,
             seed=self.seed,
         )
@@ -173,6 +185,30 @@ class _Run:
             n_prompts_used=self.cursor.position,
             unlearned_s=self.unlearned_s,
         )
+
+
+def _trained_lengths(collection: Collection, groups: Groups, *, size: int) -> NDArray[np.int64]:
+    """Return prompt + response tokens of every trained response, copies included."""
+    trained = collection.kept + collection.repeated
+    lengths_PG = groups.n_tokens_PG[trained] + groups.prompt_tokens_P[trained, None]
+    members = collection.members | collection.trained_members
+    if not members:
+        return np.asarray(lengths_PG[:, :size].reshape(-1))
+    chosen = [list(members.get(index, range(size))) for index in trained]
+    rows = [row[own] for row, own in zip(lengths_PG, chosen, strict=True)]
+    return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+
+
+def _estimates_q(collector: CollectorConfig) -> bool:
+    """Say whether the policy judges every candidate and stops at the B-th kept (theory A7)."""
+    match collector:
+        case FilterNoRefill(keep_one=keep_one):
+            return not keep_one
+        case ExactRefill():
+            return True
+        case Replenish(min_in_flight=min_in_flight):
+            return min_in_flight == 0
+    return False
 
 
 def _check_budget(scenario: Scenario) -> None:

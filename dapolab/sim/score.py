@@ -45,6 +45,31 @@ class Scores:
             return np.asarray(mixed_P, dtype=np.float64)
         return np.asarray(np.ptp(self.shaped(groups), axis=1))
 
+    def metric(self, n_tokens_G: NDArray[np.int64], correct_G: NDArray[np.bool_]) -> Float:
+        """Return the filter metric of single responses."""
+        if self._rollout.filter_metric == "correct":
+            return np.asarray(correct_G, dtype=np.float64)
+        return np.asarray(np.where(correct_G, 1.0, -1.0) + self.penalty(n_tokens_G))
+
+    def note(
+        self,
+        n_tokens_G: NDArray[np.int64],
+        correct_G: NDArray[np.bool_],
+        *,
+        index: int,
+        with_metrics: bool = False,
+    ) -> Finished:
+        """Return what a policy hears of a group that consists of these responses."""
+        metric_G = self.metric(n_tokens_G, correct_G)
+        return Finished(
+            index,
+            len(n_tokens_G),
+            int(correct_G.sum()),
+            float(np.ptp(metric_G)),
+            int(n_tokens_G.sum()),
+            tuple(metric_G.tolist()) if with_metrics else (),
+        )
+
 
 class _ScoredBlock(NamedTuple):
     """What policies hear of consecutive groups, as plain numbers: streaming asks one by one."""
@@ -63,7 +88,7 @@ class ScoredStream:
 
     def __init__(self, stream: PromptStream, scores: Scores, *, drifts: bool) -> None:
         self.stream = stream
-        self._scores = scores
+        self.scores = scores
         self._drifts = drifts
         self._blocks: OrderedDict[tuple[int, int], _ScoredBlock] = OrderedDict()
 
@@ -101,7 +126,7 @@ class ScoredStream:
             groups = self.stream.draw(block * BLOCK, n, trained_steps=trained_steps)
             found = self._blocks[key] = _ScoredBlock(
                 groups.correct_PG.sum(axis=1).tolist(),
-                self._scores.spread(groups).tolist(),
+                self.scores.spread(groups).tolist(),
                 groups.n_tokens_PG.sum(axis=1).tolist(),
             )
             if len(self._blocks) > _CACHED_BLOCKS:

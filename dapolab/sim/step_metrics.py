@@ -10,13 +10,24 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dapolab.sim.collect import ABORTED, DEGENERATE, SURPLUS, TRAINED
+from dapolab.sim.collection import ABORTED, CARRIED, DEGENERATE, STALE, SURPLUS, TRAINED
 from dapolab.sim.occupancy import PERCENTS, Occupancy
 from dapolab.sim.score import Scores
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What consecutive steps leave to each other, and how old what they train is."""
+
+    new_tokens_S: Int
+    token_versions_S: Float
+    old_tokens_S: Float
+    oldest_S: Float
+    group_versions_S: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,36 +51,86 @@ class StepBatch:
     admit_s: Float
     end_s: Float
     generated_tokens: Int
+    memory: "Memory | None" = None
+    """What steps leave to each other; None where they leave nothing."""
+    n_wide: int | None = None
+    """Responses that make up a group, where rows are wider than that."""
+    counted_PG: Bool | None = None
+    """Responses that make up the groups; None: all of them."""
+    fate_PG: Int | None = None
+    """What became of each response; None: what became of its group."""
+    repeated_S: Float | None = None
+    """Copies of groups that are trained; None: the policy copies none."""
 
     @property
     def size(self) -> int:
         """G."""
-        return int(self.n_tokens_PG.shape[1])
+        return self.n_wide or int(self.n_tokens_PG.shape[1])
+
+    @cached_property
+    def ended(self) -> Bool:
+        """Whether a group came to its end in the step, shape (P,)."""
+        return np.asarray(self.status_P != CARRIED)
+
+    @cached_property
+    def trained_share(self) -> Float:
+        """Share of each group's responses that is trained, shape (P,)."""
+        if self.fate_PG is None:
+            return np.asarray(self.status_P == TRAINED, dtype=np.float64)
+        return np.asarray((self.fate_PG == TRAINED).sum(axis=1) / self.size)
+
+    def of_members(self, x_PG: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return the values of the responses that make up the groups, 0 elsewhere."""
+        return x_PG if self.counted_PG is None else np.where(self.counted_PG, x_PG, 0)
+
+    def of_trained(self, x_PG: NDArray[np.generic]) -> Float:
+        """Return each group's sum over its trained responses, shape (P,)."""
+        x = np.asarray(x_PG, dtype=np.float64)
+        if self.fate_PG is None:
+            return np.where(self.status_P == TRAINED, x.sum(axis=1), 0.0)
+        return np.asarray(np.where(self.fate_PG == TRAINED, x, 0.0).sum(axis=1))
+
+    def tokens_of(self, fate: int) -> Float:
+        """Return each group's generated tokens that met this fate, shape (P,)."""
+        if self.fate_PG is None:
+            return np.where(self.status_P == fate, self.generated, 0).astype(np.float64)
+        tokens_PG = self.generated_tokens.reshape(self.n_tokens_PG.shape)
+        tokens_PG = np.where(self.fate_PG == fate, tokens_PG, 0)
+        return np.asarray(tokens_PG.sum(axis=1), dtype=np.float64)
 
     @cached_property
     def n_right(self) -> Int:
         """Right answers of each group, shape (P,)."""
-        return np.asarray(self.correct_PG.sum(axis=1))
+        return np.asarray(self.of_members(self.correct_PG).sum(axis=1))
 
     @cached_property
     def mixed(self) -> Bool:
         """Whether a group has right and wrong answers, shape (P,)."""
-        return (self.n_right > 0) & (self.n_right < self.size)
+        if self.counted_PG is None:
+            return (self.n_right > 0) & (self.n_right < self.size)
+        return np.asarray((self.n_right > 0) & (self.n_right < self.n_members))
+
+    @cached_property
+    def n_members(self) -> Int:
+        """Responses that make up each group, shape (P,)."""
+        if self.counted_PG is None:
+            return np.full(len(self.status_P), self.size)
+        return np.asarray(self.counted_PG.sum(axis=1))
 
     @cached_property
     def full_tokens(self) -> Int:
         """Tokens of each group had nothing been aborted, shape (P,)."""
-        return np.asarray(self.n_tokens_PG.sum(axis=1))
+        return np.asarray(self.of_members(self.n_tokens_PG).sum(axis=1))
 
     @cached_property
     def longest(self) -> Int:
         """Longest full length of each group, shape (P,)."""
-        return np.asarray(self.n_tokens_PG.max(axis=1))
+        return np.asarray(self.of_members(self.n_tokens_PG).max(axis=1))
 
     @cached_property
     def generated(self) -> Int:
         """Tokens really generated for each group, shape (P,)."""
-        return np.asarray(self.generated_tokens.reshape(-1, self.size).sum(axis=1))
+        return np.asarray(self.generated_tokens.reshape(self.n_tokens_PG.shape).sum(axis=1))
 
     def per_step(self, x_P: NDArray[np.generic], where: Bool | None = None) -> Float:
         """Return the sum over each step's groups, of those groups ``where`` it is true."""
@@ -101,7 +162,7 @@ def step_columns(
     columns = group_columns(batch, scores=scores, n_wanted=n_wanted, estimates_q=estimates_q)
     columns |= _seconds(batch, busy, first_stretch_S=first_stretch_S, n_gpus=n_gpus)
     if are_waves:
-        columns |= _waves(busy, first_stretch_S=first_stretch_S)
+        columns |= _waves(batch, busy, first_stretch_S=first_stretch_S)
     columns["engine/preemptions"] = batch.n_preemptions_S.astype(np.float64)
     columns["engine/peak_kv_tokens"] = batch.peak_kv_tokens_S.astype(np.float64)
     return columns
@@ -132,23 +193,28 @@ def _over(numerator_S: Float, denominator_S: Float) -> Float:
 
 
 def _groups(batch: StepBatch, *, n_wanted: int, estimates_q: bool) -> dict[str, Float]:
-    candidates = batch.n_groups_S.astype(np.float64)
     status_P = batch.status_P
-    trained = batch.per_step(status_P == TRAINED)
+    candidates = batch.per_step(batch.ended)
+    trained = batch.per_step(batch.trained_share)
     aborted = batch.per_step(status_P == ABORTED)
     columns = {
         "rollout/candidate_groups": candidates,
-        "rollout/mixed_candidate_groups": batch.per_step(batch.mixed),
+        "rollout/mixed_candidate_groups": batch.per_step(batch.mixed, batch.ended),
         "rollout/effective_groups": trained,
-        "rollout/effective_group_ratio": trained / candidates,
+        "rollout/effective_group_ratio": _over(trained, candidates),
         "rollout/effective_fill_ratio": trained / n_wanted,
         "rollout/oversample_ratio": candidates / n_wanted,
         "rollout/degenerate_groups": batch.per_step(status_P == DEGENERATE),
         "rollout/surplus_groups": batch.per_step(status_P == SURPLUS),
         "rollout/aborted_groups": aborted,
-        "train/mixed_groups": batch.per_step(batch.mixed, status_P == TRAINED),
+        "train/mixed_groups": batch.per_step(np.where(batch.mixed, batch.trained_share, 0.0)),
         "train/update_skipped": (trained == 0).astype(np.float64),
     }
+    if batch.memory is not None:
+        columns["rollout/carried_groups"] = batch.per_step(status_P == CARRIED)
+        columns["staleness/dropped_groups"] = batch.per_step(status_P == STALE)
+    if batch.repeated_S is not None:
+        columns["train/repeated_groups"] = batch.repeated_S
     if estimates_q:
         filled = (trained >= n_wanted) & (candidates > 1)
         unbiased = (trained - filled) / (candidates - filled)
@@ -157,43 +223,60 @@ def _groups(batch: StepBatch, *, n_wanted: int, estimates_q: bool) -> dict[str, 
 
 
 def _tokens(batch: StepBatch) -> dict[str, Float]:
-    tokens_P, status_P = batch.generated, batch.status_P
-    total = batch.per_step(tokens_P)
-    trained = batch.per_step(tokens_P, status_P == TRAINED)
-    return {
+    trained = batch.per_step(batch.tokens_of(TRAINED))
+    memory = batch.memory
+    total = batch.per_step(batch.generated)
+    if memory is not None:
+        total = memory.new_tokens_S.astype(np.float64)
+    columns = {
         "rollout/completion_tokens": total,
         "rollout/train_completion_tokens": trained,
         "rollout/token_utilisation": _over(trained, total),
-        "rollout/degenerate_tokens": batch.per_step(tokens_P, status_P == DEGENERATE),
-        "rollout/surplus_tokens": batch.per_step(tokens_P, status_P == SURPLUS),
-        "rollout/aborted_tokens": batch.per_step(tokens_P, status_P == ABORTED),
+        "rollout/degenerate_tokens": batch.per_step(batch.tokens_of(DEGENERATE)),
+        "rollout/surplus_tokens": batch.per_step(batch.tokens_of(SURPLUS)),
+        "rollout/aborted_tokens": batch.per_step(batch.tokens_of(ABORTED)),
+    }
+    if memory is not None:
+        columns |= _ages(batch, memory, trained=trained)
+        columns["rollout/carried_tokens"] = batch.per_step(batch.tokens_of(CARRIED))
+        columns["staleness/dropped_tokens"] = batch.per_step(batch.tokens_of(STALE))
+    return columns
+
+
+def _ages(batch: StepBatch, memory: Memory, *, trained: Float) -> dict[str, Float]:
+    n_groups = batch.per_step(batch.status_P == TRAINED)
+    return {
+        "staleness/mean_versions": _over(memory.token_versions_S, trained),
+        "staleness/mean_versions_by_response": _over(memory.group_versions_S, n_groups),
+        "staleness/max_versions": np.where(n_groups > 0, memory.oldest_S, np.nan),
+        "staleness/off_policy_token_share": _over(memory.old_tokens_S, trained),
     }
 
 
 def _finished(batch: StepBatch, scores: Scores) -> dict[str, Float]:
     """Lengths, outcomes and rewards of the groups that returned."""
-    done_P, right_P, size = batch.status_P != ABORTED, batch.n_right, batch.size
+    done_P, right_P = (batch.status_P != ABORTED) & batch.ended, batch.n_right
     n_groups = batch.per_step(done_P)
-    n_responses = n_groups * size
+    n_responses = batch.per_step(batch.n_members, done_P)
     longest = np.maximum.reduceat(np.where(done_P, batch.longest, 0), batch.first_group_S)
     accuracy = _over(batch.per_step(right_P, done_P), n_responses)
-    penalty_P = scores.penalty(batch.n_tokens_PG).sum(axis=1)
+    penalty_P = batch.of_members(scores.penalty(batch.n_tokens_PG)).sum(axis=1)
     penalty = _over(batch.per_step(penalty_P, done_P), n_responses)
-    trained_P = batch.status_P == TRAINED
+    cut_P = batch.of_members(batch.truncated_PG).sum(axis=1)
+    all_right_P = right_P == batch.n_members
     return {
         "rollout/mean_completion_tokens": _over(
             batch.per_step(batch.full_tokens, done_P), n_responses
         ),
         "rollout/max_completion_tokens": np.where(n_groups > 0, longest, np.nan),
-        "rollout/truncated_share": _over(
-            batch.per_step(batch.truncated_PG.sum(axis=1), done_P), n_responses
-        ),
-        "rollout/all_right_share": _over(batch.per_step(right_P == size, done_P), n_groups),
+        "rollout/truncated_share": _over(batch.per_step(cut_P, done_P), n_responses),
+        "rollout/all_right_share": _over(batch.per_step(all_right_P, done_P), n_groups),
         "rollout/all_wrong_share": _over(batch.per_step(right_P == 0, done_P), n_groups),
         "rollout/mixed_share": _over(batch.per_step(batch.mixed, done_P), n_groups),
         "reward/accuracy": accuracy,
         "reward/trained_accuracy": _over(
-            batch.per_step(right_P, trained_P), batch.per_step(trained_P) * size
+            batch.per_step(batch.of_trained(batch.correct_PG)),
+            batch.per_step(batch.trained_share) * batch.size,
         ),
         "reward/length_penalty_mean": penalty,
         "reward/shaped_mean": 2.0 * accuracy - 1.0 + penalty,
@@ -203,18 +286,18 @@ def _finished(batch: StepBatch, scores: Scores) -> dict[str, Float]:
 def _bias(batch: StepBatch) -> dict[str, Float]:
     """Length and difficulty of what is trained beside all candidates and all mixed ones."""
     columns = {}
-    sets = {
-        "candidates": np.ones(len(batch.status_P), dtype=np.bool_),
-        "effective": batch.mixed,
-        "trained": batch.status_P == TRAINED,
-    }
-    for name, chosen_P in sets.items():
-        n_groups = batch.per_step(chosen_P)
+    for name, chosen_P in (("candidates", batch.ended), ("effective", batch.mixed & batch.ended)):
         tokens = batch.per_step(batch.full_tokens, chosen_P)
-        columns[f"bias/length_{name}"] = _over(tokens, n_groups * batch.size)
+        columns[f"bias/length_{name}"] = _over(tokens, batch.per_step(batch.n_members, chosen_P))
         pass_rates = batch.per_step(batch.pass_rate_P, chosen_P)
-        columns[f"bias/pass_rate_{name}"] = _over(pass_rates, n_groups)
-    trained = columns["bias/length_trained"]
+        columns[f"bias/pass_rate_{name}"] = _over(pass_rates, batch.per_step(chosen_P))
+    share_P = batch.trained_share
+    n_trained = batch.per_step(share_P)
+    trained = _over(batch.per_step(batch.of_trained(batch.n_tokens_PG)), n_trained * batch.size)
+    columns["bias/length_trained"] = trained
+    columns["bias/pass_rate_trained"] = _over(
+        batch.per_step(batch.pass_rate_P * share_P), n_trained
+    )
     columns["bias/length_ratio_policy"] = trained / columns["bias/length_effective"]
     columns["bias/length_ratio_total"] = trained / columns["bias/length_candidates"]
     return columns
@@ -245,11 +328,14 @@ def _seconds(
     return columns
 
 
-def _waves(busy: Occupancy, *, first_stretch_S: Int) -> dict[str, Float]:
-    n_waves = np.diff(first_stretch_S, append=len(busy.seconds_W)).astype(np.float64)
+def _waves(batch: StepBatch, busy: Occupancy, *, first_stretch_S: Int) -> dict[str, Float]:
+    n_stretches = np.diff(first_stretch_S, append=len(busy.seconds_W)).astype(np.float64)
+    n_waves = n_stretches
+    if batch.memory is not None:  # a step that generates nothing has an empty stretch and no wave
+        n_waves = np.add.reduceat((busy.n_responses_W > 0).astype(np.float64), first_stretch_S)
 
     def mean(x_W: Float) -> Float:
-        return np.asarray(np.add.reduceat(x_W, first_stretch_S) / n_waves)
+        return _over(np.asarray(np.add.reduceat(x_W, first_stretch_S)), n_waves)
 
     columns = {"rollout/waves": n_waves, "rollout/wave_seconds": mean(busy.seconds_W)}
     for percent in PERCENTS:

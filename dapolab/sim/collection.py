@@ -1,0 +1,92 @@
+"""What one step collected: its groups, what became of each, and where the engine ran them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapolab.collectors import Finished, Stop
+from dapolab.sim.backlog import Left
+from dapolab.workload.model import Groups
+
+IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED, STALE, CARRIED = range(7)
+
+
+class Part(NamedTuple):
+    """One group of the engine: responses [first, first + n) of ``group``, from ``at_s``."""
+
+    engine_group: int
+    group: int
+    first: int
+    n: int
+    at_s: float
+
+
+@dataclass
+class Wave:
+    """One barrier round: parts [first, last) of the step and its times in seconds."""
+
+    first: int
+    last: int
+    start_s: float
+    decode_start_s: float
+    end_s: float = math.nan
+    seen_s: float = math.nan
+
+
+@dataclass
+class Collection:
+    """What one step collected; lists over the step's groups, carried ones first, by submission.
+
+    ``finished[i]`` is what the policy is told of group i once it has returned. The groups are those
+    of ``left`` (taken over from earlier steps), then ``runs``, places in the prompt stream as
+    (start, number of positions), then ``again``, prompts sampled afresh. ``parts`` are the engine's
+    groups in the order in which they entered this step; where ``is_plain`` part i is all of group
+    i. ``members`` names the responses that make up a group, where those are not all of it, and
+    ``trained_members`` those of them that are trained; ``holds`` are the carried groups that have
+    returned, ``keep`` the engine's ids of those that were cut and go on; ``lost`` were in flight
+    at the end.
+    """
+
+    start_s: float
+    trained_steps: int = 0
+    left: list[Left] = field(default_factory=list)
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    again: list[Groups] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    members: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    trained_members: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    holds: set[int] = field(default_factory=set)
+    keep: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    limits: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    waves: list[Wave] = field(default_factory=list)
+    is_plain: bool = True
+    has_memory: bool = False
+    end_s: float = math.nan
+    stop: Stop | None = None
+    failure: str | None = None
+
+    @property
+    def n_returned(self) -> int:
+        """Groups that came to an end with all their responses, trained or not."""
+        lost = self.status.count(ABORTED) + self.status.count(CARRIED)
+        return len(self.status) - lost
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the step had no group at all."""
+        return not self.status
+
+    def enter(self, start: int, n: int) -> None:
+        """Note that ``n`` new groups were taken from the stream at ``start``."""
+        if self.runs and sum(self.runs[-1]) == start:
+            self.runs[-1] = (self.runs[-1][0], self.runs[-1][1] + n)
+        else:
+            self.runs.append((start, n))

@@ -1,0 +1,331 @@
+"""How groups of a step enter the engine and leave it: new, resumed, continued or sampled afresh."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapolab.collectors import Continue, Finished, Submit
+from dapolab.sim.backlog import Backlog, Left, notice
+from dapolab.sim.collection import CARRIED, IN_FLIGHT, Collection, Part, Wave
+from dapolab.sim.cursor import PromptCursor
+from dapolab.sim.replica import Engine
+from dapolab.sim.score import ScoredStream
+from dapolab.workload.model import Groups, joined
+
+Ints = NDArray[np.int64]
+
+
+class Submission:
+    """The traffic between one step's groups and the engine's, with the books of both in ``result``.
+
+    ``ready`` are resumed groups that turned out to be complete: they return at once.
+    """
+
+    def __init__(
+        self,
+        result: Collection,
+        *,
+        engine: Engine,
+        stream: ScoredStream,
+        cursor: PromptCursor,
+        group_size: int,
+        backlog: Backlog,
+        with_metrics: bool,
+        keep_rows: bool,
+    ) -> None:
+        self._result = result
+        self._engine = engine
+        self._stream = stream
+        self._cursor = cursor
+        self._size = group_size
+        self._backlog = backlog
+        self._with_metrics = with_metrics
+        self._keep_rows = keep_rows
+        self._rows: dict[int, tuple[Groups, int]] = {}
+        self._enough: dict[int, int] = {}
+        self._n_held = len(backlog.held)
+        self._next_cut = self._n_held
+        self.ready: list[int] = []
+        self._take_over()
+
+    def _take_over(self) -> None:
+        result, version = self._result, self._result.trained_steps
+        result.left = self._backlog.left
+        for index, left in enumerate(result.left):
+            result.finished.append(notice(left, index=index, version=version))
+            result.status.append(CARRIED)
+            self._rows[index] = (left.group, 0)
+        self._index_of = list(range(self._n_held, len(result.left)))
+        result.is_plain = not result.left
+
+    # ------------------------------------------------------------------ into the engine
+
+    def send(self, action: Submit | Continue, *, at_s: float) -> bool:
+        """Carry out a submission; returns whether there was anything to submit."""
+        if isinstance(action, Continue):
+            self._continue(action, at_s=at_s)
+            return True
+        n_resumed = self._resume(action, at_s=at_s)
+        n_new = action.n - n_resumed
+        if n_new == 0:
+            return True
+        n_sent = self._again(n_new, at_s=at_s) if action.waiting else self._new(action, n_new, at_s)
+        return n_resumed + n_sent > 0
+
+    def _resume(self, action: Submit, *, at_s: float) -> int:
+        last = min(self._next_cut + action.n, len(self._result.left))
+        indices = range(self._next_cut, last)
+        self._next_cut = last
+        if not indices:
+            return 0
+        engine, result = self._engine, self._result
+        if at_s > engine.now_s:
+            engine.advance(at_s)  # nothing is in flight yet: it only waits
+        if action.segment_tokens is not None:
+            for index in indices:
+                left = result.left[index]
+                full_G = left.group.n_tokens_PG[0]
+                limit_G = np.minimum(full_G, left.tokens_G + action.segment_tokens)
+                result.limits[index] = limit_G
+                engine.extend([index - self._n_held], limit_G[None, :])
+        resumable = set(engine.resumable().tolist())
+        going = [i - self._n_held for i in indices if i - self._n_held in resumable]
+        self.ready += [i for i in indices if i - self._n_held not in resumable]
+        if going:
+            engine.resume(at_s=engine.now_s, groups=going)
+        for index in indices:
+            result.status[index] = IN_FLIGHT
+            result.parts.append(Part(index - self._n_held, index, 0, self._size, at_s))
+        return len(indices)
+
+    def _new(self, action: Submit, n: int, at_s: float) -> int:
+        start, available = self._cursor.take(n)
+        if available == 0:
+            return 0
+        result = self._result
+        first = len(result.status)
+        groups, finished = self._stream.draw(
+            start, available, first_index=first, trained_steps=result.trained_steps
+        )
+        samples = action.samples or self._size
+        lengths_PG = groups.n_tokens_PG
+        if samples != lengths_PG.shape[1]:
+            lengths_PG = lengths_PG[:, :samples]
+            result.is_plain = False
+        told = samples if action.enough is None else action.enough
+        if self._with_metrics or told != groups.n_tokens_PG.shape[1]:
+            finished = [self._note(groups, i, first + i, told) for i in range(available)]
+        if action.segment_tokens is not None:
+            full_PG, lengths_PG = lengths_PG, np.minimum(lengths_PG, action.segment_tokens)
+            result.is_plain = False
+            for i in np.flatnonzero((full_PG > lengths_PG).any(axis=1)).tolist():
+                result.limits[first + i] = lengths_PG[i]
+        result.enter(start, available)
+        self._enter(groups, lengths_PG, finished, at_s=at_s, enough=action.enough)
+        return available
+
+    def _again(self, n: int, *, at_s: float) -> int:
+        """Sample waiting prompts afresh: their last G draws, which no first attempt uses."""
+        waiting = self._backlog.waiting
+        positions, waiting[:n] = waiting[:n], []
+        if not positions:
+            return 0
+        drawn = [
+            self._stream.stream.draw(p, 1, trained_steps=self._result.trained_steps)
+            for p in positions
+        ]
+        groups = _last_columns(joined(drawn), self._size)
+        self._result.again.append(groups)
+        self._result.is_plain = False
+        first = len(self._result.status)
+        finished = [self._note(groups, i, first + i, self._size) for i in range(len(groups))]
+        lengths_PG = groups.n_tokens_PG[:, : self._size]
+        self._enter(groups, lengths_PG, finished, at_s=at_s, enough=None)
+        return len(positions)
+
+    def _enter(
+        self,
+        groups: Groups,
+        lengths_PG: Ints,
+        finished: Sequence[Finished],
+        *,
+        at_s: float,
+        enough: int | None,
+    ) -> None:
+        result, n, samples = self._result, len(groups), lengths_PG.shape[1]
+        first = len(result.status)
+        result.finished += finished
+        result.status += [IN_FLIGHT] * n
+        engine_group = self._engine.submit(
+            at_s=at_s,
+            group_P=groups.prompt_id_P,
+            prompt_tokens_P=groups.prompt_tokens_P,
+            n_tokens_PG=lengths_PG,
+            enough=enough,
+        )
+        indices = range(first, first + n)
+        self._index_of += indices
+        result.parts += [
+            Part(engine_group + i, index, 0, samples, at_s) for i, index in enumerate(indices)
+        ]
+        if self._keep_rows:
+            self._rows |= {index: (groups, i) for i, index in enumerate(indices)}
+        if enough is not None:
+            result.is_plain = False
+            self._enough |= dict.fromkeys(indices, enough)
+        if samples < self._size:
+            result.members |= {index: tuple(range(samples)) for index in indices}
+
+    def _continue(self, action: Continue, *, at_s: float) -> None:
+        index, result = action.index, self._result
+        groups, row = self._rows[index]
+        first = result.finished[index].n_samples
+        last = first + action.samples
+        engine_group = self._engine.submit(
+            at_s=at_s,
+            group_P=groups.prompt_id_P[row : row + 1],
+            prompt_tokens_P=groups.prompt_tokens_P[row : row + 1],
+            n_tokens_PG=groups.n_tokens_PG[row : row + 1, first:last],
+        )
+        self._index_of.append(index)
+        result.parts.append(Part(engine_group, index, first, action.samples, at_s))
+        result.members[index] = tuple(range(last))
+        result.finished[index] = self._note(groups, row, index, last)
+        result.status[index] = IN_FLIGHT
+        result.is_plain = False
+
+    def _note(self, groups: Groups, row: int, index: int, n: int) -> Finished:
+        """Return what a policy hears of a group with its first ``n`` responses."""
+        return self._stream.scores.note(
+            groups.n_tokens_PG[row, :n],
+            groups.correct_PG[row, :n],
+            index=index,
+            with_metrics=self._with_metrics,
+        )
+
+    # ------------------------------------------------------------------ out of the engine
+
+    def take_ready(self) -> list[int]:
+        """Return the groups that were complete when they were resumed, once."""
+        ready, self.ready = self.ready, []
+        return ready
+
+    def indices(self, engine_groups: Ints) -> list[int]:
+        """Return the step's groups that returned; what they no longer need is cut off."""
+        found = [self._index_of[g] for g in engine_groups.tolist()]
+        if self._enough:
+            for engine_group, index in zip(engine_groups.tolist(), found, strict=True):
+                if index in self._enough:
+                    self._choose(engine_group, index)
+        return found
+
+    def _choose(self, engine_group: int, index: int) -> None:
+        """Make a group of the responses that ended first; cut the others off at this instant."""
+        ends_s, _ = self._engine.spans([engine_group])
+        order = np.argsort(ends_s, kind="stable")  # NaN, still running, comes last
+        members = np.sort(order[: self._enough[index]])
+        self._engine.abort(at_s=self._engine.now_s, groups=[engine_group])
+        groups, row = self._rows[index]
+        self._result.members[index] = tuple(members.tolist())
+        self._result.finished[index] = self._stream.scores.note(
+            groups.n_tokens_PG[row, members],
+            groups.correct_PG[row, members],
+            index=index,
+            with_metrics=self._with_metrics,
+        )
+
+    def returned(self, wave: Wave, *, all_returned: bool) -> list[int]:
+        """Return the groups of a wave that are complete, by submission."""
+        parts = self._result.parts[wave.first : wave.last]
+        limits, left = self._result.limits, self._rows
+        found = []
+        if not all_returned:
+            engine_groups = np.array([part.engine_group for part in parts], dtype=np.int64)
+            ends_s = self._engine.group_end_s(engine_groups).tolist()
+            parts = [part for part, end in zip(parts, ends_s, strict=True) if end == end]
+        self.ready.clear()
+        for part in parts:
+            limit_G = limits.get(part.group)
+            if limit_G is not None:
+                groups, row = left[part.group]
+                if (limit_G < groups.n_tokens_PG[row]).any():
+                    continue
+            found.append(part.group)
+        return sorted(found)
+
+    # ------------------------------------------------------------------ to the next step
+
+    def leave(self, *, restart: bool, step: int) -> None:
+        """Hand over what the next step starts from."""
+        result, backlog = self._result, self._backlog
+        backlog.n_steps += 1
+        if not result.has_memory:
+            return
+        if restart:
+            backlog.waiting += [
+                int(self._rows[index][0].position_P[self._rows[index][1]]) for index in result.lost
+            ]
+        tokens = self._generated()
+        self._at_s = {part.group: part.at_s for part in result.parts}
+        held: list[tuple[int, Left]] = []
+        cut: list[tuple[int, Left]] = []
+        for index, status in enumerate(result.status):
+            if status != CARRIED:
+                continue
+            left = self._left(index, tokens.get(index), step=step)
+            is_held = index in result.holds or index < self._n_held
+            (held if is_held else cut).append((index, left))
+        backlog.held = [left for _, left in held]
+        backlog.cut = [left for _, left in cut]
+        engine_of = {part.group: part.engine_group for part in result.parts}
+        engine_of |= {i: i - self._n_held for i in range(self._n_held, len(result.left))}
+        result.keep = [engine_of[index] for index, _ in cut]
+
+    def _generated(self) -> dict[int, Ints]:
+        """Return the tokens that each response of the groups in the engine has so far."""
+        facts = self._engine.facts()
+        n_groups = len(self._index_of)
+        tokens = facts.generated_tokens.reshape(n_groups, -1) if n_groups else np.empty((0, 0))
+        return {index: tokens[g] for g, index in enumerate(self._index_of)}
+
+    def _left(self, index: int, tokens_G: Ints | None, *, step: int) -> Left:
+        result, version = self._result, self._result.trained_steps
+        groups, row = self._rows[index]
+        before = result.left[index] if index < len(result.left) else None
+        if tokens_G is None:
+            tokens_G = groups.n_tokens_PG[row]
+        by_version = dict(before.by_version) if before else {}
+        now = int(tokens_G.sum()) - sum(by_version.values())
+        if now:
+            by_version[version] = by_version.get(version, 0) + now
+        return Left(
+            group=before.group if before else groups.slice(row, row + 1),
+            finished=result.finished[index],
+            begun_step=before.begun_step if before else step,
+            begun_version=before.begun_version if before else version,
+            tokens_G=tokens_G.copy(),
+            by_version=by_version,
+            submit_s=before.submit_s if before else self._at_s[index],
+            end_s=result.end_s,
+        )
+
+
+def _last_columns(groups: Groups, size: int) -> Groups:
+    """Return the groups with their last ``size`` responses first, the rest empty."""
+
+    def moved(array_PG: NDArray[np.generic]) -> NDArray[np.generic]:
+        out = np.zeros_like(array_PG)
+        out[:, :size] = array_PG[:, -size:]
+        return out
+
+    return Groups(
+        groups.position_P,
+        groups.prompt_id_P,
+        groups.epoch_P,
+        groups.pass_rate_P,
+        groups.prompt_tokens_P,
+        np.asarray(moved(groups.n_tokens_PG), dtype=np.int64),
+        np.asarray(moved(groups.correct_PG), dtype=np.bool_),
+        np.asarray(moved(groups.truncated_PG), dtype=np.bool_),
+    )
