@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dapolab.store import atomic_write
+from gpu_runs.checkpoint import remove_unfinished
 from gpu_runs.collect import Rollout
 from gpu_runs.evaluate import Evaluated
 from gpu_runs.score import Score
@@ -153,7 +154,8 @@ class Dump:
         atomic_write(self.parts / f"{step:06d}.parquet", _bytes(table))
 
     def cut(self, n_steps: int) -> None:
-        """Delete what belongs to a step from ``n_steps`` on."""
+        """Delete what belongs to a step from ``n_steps`` on, and what a kill left half written."""
+        remove_unfinished(self.parts)
         for path in self._files():
             if int(path.stem) >= n_steps:
                 path.unlink()
