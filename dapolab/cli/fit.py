@@ -1,6 +1,7 @@
 """A real rollout dump -> a workload, with goodness of fit and plots.
 
-Reads CSV, JSONL, Parquet (any column names, --columns), verl dumps, prime-rl, verifiers, tinker.
+Reads CSV, JSONL, Parquet (any column names, --columns) and the dumps of verl, TRL, prime-rl,
+verifiers, tinker, slime, AReaL, NeMo RL, open-instruct, ms-swift and 06-dapo.
 What the file cannot tell stays unknown: the parameters it does not identify are listed.
 """
 

@@ -12,7 +12,7 @@ from dapolab.logs.prime_rl import with_role
 from dapolab.logs.rows import LARGEST_STEP, RowStore
 from dapolab.logs.trl import COUNTED
 from dapolab.logs.values import number_of
-from dapolab.reading.lines import Source, rows
+from dapolab.reading.lines import Source, reason, rows
 
 PLACE_NAME = "log_index"  # a count of the log's rows
 STEP_NAMES = (
@@ -58,7 +58,7 @@ def read_state(source: Source, store: RowStore) -> None:
     try:
         state = json.loads(source.path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise source.error(f"not valid JSON ({error})") from None
+        raise source.error(f"not valid JSON ({reason(error)})") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
         raise source.error("no log_history: not the state of a HF trainer")

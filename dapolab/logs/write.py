@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dapolab.errors import ConfigError
 from dapolab.logs.schema import StepTable, finish
-from dapolab.reading.lines import PARQUET_MAGIC, magic
+from dapolab.reading.lines import PARQUET_MAGIC, magic, reason
 
 METADATA_KEY = b"dapolab.logs"
 SUFFIXES = (".parquet", ".csv")
@@ -59,7 +59,7 @@ def read_written(path: Path) -> StepTable | None:
         about = json.loads(metadata[METADATA_KEY])
         frame = pq.read_table(path).to_pandas()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not a readable Parquet file ({error!s:.80})") from None
+        raise ConfigError(f"{path}: not a readable Parquet file ({reason(error)})") from None
     if not isinstance(about, dict):
         return None
     return finish(

@@ -98,7 +98,7 @@ def json_rows(source: Source) -> Iterator[tuple[int, Row]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                broken = (number, f"not valid JSON ({_reason(error)})")
+                broken = (number, f"not valid JSON ({reason(error)})")
                 continue
             if not isinstance(row, dict):
                 broken = (number, f"expected a JSON object, got {type(row).__name__}")
@@ -257,7 +257,7 @@ def parquet_rows(source: Source, *, lists: Collection[str] = ()) -> Iterator[tup
                     yield number, row
                 source.progress.advance(size * batch.num_rows // total)
     except (pa.ArrowException, OSError) as error:
-        raise source.error(f"not a readable Parquet file ({_reason(error)})") from None
+        raise source.error(f"not a readable Parquet file ({reason(error)})") from None
 
 
 def rows(source: Source) -> Iterator[tuple[int, Row]]:
@@ -276,6 +276,7 @@ def _report_cut(source: Source, line: int, n_rows: int) -> None:
     )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return what a library says of an error, in one line of 100 characters at most."""
     text = " ".join(str(error).split())
     return text if len(text) <= 100 else text[:97] + "..."

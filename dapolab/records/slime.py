@@ -7,6 +7,7 @@ ever runs. Only kept groups are in it.
 """
 
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,10 +18,16 @@ from dapolab.records.cells import CellError, number, table_at, tables_at, text_h
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
 from dapolab.records.plain_pickle import Opaque, RefusedPickleError, load_plain
 from dapolab.records.tokens import text_of
+from dapolab.scenario import ConfigError
 
 BUILT_FROM = DESCRIPTION
 LARGEST_BYTES = 4 << 30
 _FILE = re.compile(r"^(\d+)\.pt$")
+# zipfile takes offsets, sizes and names of a damaged archive at their word
+_BROKEN_ZIP = (
+    *(zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError),
+    *(ValueError, OverflowError, IndexError, KeyError, struct.error, MemoryError),
+)
 _USED = frozenset(
     {"group_index", "index", "prompt", "response", "response_length", "tokens", "trace", "reward"}
 )
@@ -100,7 +107,9 @@ def load(source: Source) -> Any:
             if part.compress_type != zipfile.ZIP_STORED or part.file_size > LARGEST_BYTES:
                 raise source.error("its data.pkl is compressed or beyond 4 GiB: not of torch.save")
             data = archive.read(part)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except ConfigError:
+        raise
+    except _BROKEN_ZIP as error:
         raise source.error(
             f"not a readable archive of torch.save ({type(error).__name__}); files of torch before "
             "1.6 are plain pickles and are not opened"

@@ -18,6 +18,20 @@ KEYS = {
         *("is_truncated", "stop_condition", "info"),
     ),
     "prime_rl": ("traces", "group", "task", "run", "env", "ok"),
+    "ms_swift": ("step", "gen_step", "prompt", "completion", "acc", "advantages", "finish_reason"),
+    "open_instruct": (
+        *("step", "sample_idx", "prompt_idx", "prompt_tokens", "response_tokens", "reward"),
+        *("finish_reason", "dataset", "advantage"),
+    ),
+    "areal": (
+        *("task_id", "sample_idx", "seqlen", "prompt_len", "head_version", "tail_version"),
+        *("reward", "prompt"),
+    ),
+    "nemo_rl": (
+        *("token_ids", "token_loss_mask", "input_lengths", "rewards", "filtered_rewards", "idx"),
+        "sample_loss_mask",
+    ),
+    "dapo_06": ("type", "problem_id", "val_n", "generations", "num_correct"),
     "tinker": (
         *("group_idx", "traj_idx", "steps", "total_reward", "trajectory_metrics", "tags"),
         *("iteration", "split"),
@@ -30,6 +44,7 @@ KEYS = {
 INNER = (
     *("nodes", "mask", "token_ids", "rewards", "score", "weight", "timing", "agent", "start", "id"),
     *("end", "generation", "output_tokens", "input_tokens", "correct_answer", "work", "step"),
+    *("correct", "completion_tokens", "stop_reason", "text", "content"),
     *("ac_len", "ob_len", "metrics", "stop/length", "content", "role", "key", "policy"),
 )
 scalars = st.one_of(
@@ -37,7 +52,9 @@ scalars = st.one_of(
     st.booleans(),
     st.integers(-2, 2**64),
     st.floats(),
-    st.sampled_from(["", "a", "1", "-0.5", "nan", "tensor(1.)", "u_0_1", "pad_0_0", "length"]),
+    st.sampled_from(
+        ["", "a", "1", "-0.5", "nan", "tensor(1.)", "u_0_1", "pad_0_0", "length", "problem"]
+    ),
     st.text(max_size=4),
 )
 cells = st.recursive(
