@@ -91,6 +91,8 @@ def _run(words: list[str]) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    if command == "calibrate":
+        parser.add_argument("--smoke", action="store_true", help="few sizes, one repeat")
     own, settings = _split(rest)
     options = parser.parse_args(own)
     preset = _load(options.preset, settings)
@@ -103,7 +105,8 @@ def _run(words: list[str]) -> int:
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Part the command's own options from the settings."""
-    own_flags = {"--device": 1, "-o": 1, "--output": 1, "--json": 0, "-h": 0, "--help": 0}
+    own_flags = {"--device": 1, "-o": 1, "--output": 1, "--json": 0, "--smoke": 0}
+    own_flags |= {"-h": 0, "--help": 0}
     own: list[str] = []
     settings: list[str] = []
     rest = list(words)

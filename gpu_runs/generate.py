@@ -21,7 +21,7 @@ from dapolab.errors import ConfigError
 from gpu_runs.model import Decoder, KvCache
 from gpu_runs.sampling import draw
 from gpu_runs.slots import Completion, Entry, Finish, Key, Request, Slots
-from gpu_runs.task import Task
+from gpu_runs.task import Vocabulary
 
 MAX_PREFILL_TOKENS = 2**16
 """Most padded prompt tokens of one prefill call; more are split."""
@@ -64,7 +64,7 @@ class Generator:
     def __init__(
         self,
         model: Decoder,
-        task: Task,
+        task: Vocabulary,
         *,
         slots: int,
         cap_tokens: int,

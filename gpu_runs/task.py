@@ -39,8 +39,8 @@ class Problem:
     stratum: str
 
 
-class Task(Protocol):
-    """What the generator, the trainer and the evaluation ask of a task."""
+class Vocabulary(Protocol):
+    """What the generator asks of a task."""
 
     @property
     def vocab_size(self) -> int:
@@ -56,6 +56,10 @@ class Task(Protocol):
     def pad_token(self) -> int:
         """A token for the unused places of rectangular batches."""
         ...
+
+
+class Task(Vocabulary, Protocol):
+    """What the trainer and the evaluation ask of a task."""
 
     def problems(self, split: Split, n: int, *, seed: int) -> list[Problem]:
         """Return ``n`` distinct problems of a split; the splits share none, whatever the seed."""
