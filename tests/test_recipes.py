@@ -1,6 +1,7 @@
 """Recipes: complete, their weights against hand formulas and the torch loss, their differences."""
 
 import math
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from dapolab.objective import Batch, Structure, policy_loss
 from dapolab.objective import advantages as torch_advantages
 from dapolab.recipes import differences, find, formula, slope, weights
 from dapolab.recipes.example import advantages, penalty_at
+from dapolab.recipes.recipe import UNKNOWN_DATE
 from dapolab.rules import keep_group, overlong_penalty
 from dapolab.scenario import aggregation as agg
 from dapolab.scenario import clip as clips
@@ -33,7 +35,9 @@ NAMED = """
 seed-reference paper dapo-32b-run dapo-32b-run-no-ds dapo-early verl-2025-04-04 verl-0.4.0
 verl-0.6.1 verl-0.7.0-fsdp verl-0.7.1 verl-0.9.0 verl-0.9.1 verl-0.9.0-gspo verl-0.9.1-gspo
 trl-1.16-grpo trl-1.16-bnpo trl-1.16-dr_grpo trl-1.16-dapo trl-1.16-cispo trl-1.16-sapo
-trl-1.16-luspo trl-1.16-vespo trl-1.10-dapo trl-1.10-cispo trl-1.10-vespo 06-grpo 06-dapo openrlhf
+trl-1.16-luspo trl-1.16-vespo trl-1.10-grpo trl-1.10-bnpo trl-1.10-dr_grpo trl-1.10-dapo
+trl-1.10-cispo trl-1.10-sapo trl-1.10-luspo trl-1.10-vespo 06-grpo 06-dapo openrlhf
+verl-2025-12-01-sum-norm verl-2025-12-17-seq-mean verl-0.9.1-bypass-geo-rs verl-0.9.1-bypass-k3-rs
 openrlhf-gspo slime slime-per-token prime-rl areal nemo-rl nemo-rl-dapo skyrl skyrl-prompt-mean roll
 tinker-ppo tinker-cispo ms-swift-dapo open-instruct dr-grpo grpo
 """
@@ -57,6 +61,9 @@ def test_every_recipe_is_complete(name):
     assert recipe.summary
     assert recipe.source
     assert recipe.evidence.reference
+    dated = re.fullmatch(r"(by )?20\d\d-\d\d(-\d\d)?", recipe.evidence.date)
+    assert dated or (recipe.evidence.date == UNKNOWN_DATE and recipe.evidence.how == "read")
+    assert f"({recipe.evidence.date})" in str(recipe.evidence)
     judges = {"verl": "verl==0.9.1", "TRL": "trl==1.16.0"}
     if recipe.evidence.how == "judged":
         assert recipe.evidence.reference == judges[recipe.framework]

@@ -14,7 +14,7 @@ from dapolab.scenario.collector import FilterNoRefill, NoFilter, Rounds
 from dapolab.scenario.objective import Kl, Length, Objective, OverlongPenalty, SamplerCorrection
 
 _SYMMETRIC = PpoClip(low=0.2, high=0.2)
-_OPENRLHF = Evidence("read", "OpenRLHF/OpenRLHF 3c3be62")
+_OPENRLHF = Evidence("read", "OpenRLHF/OpenRLHF 3c3be62", "by 2026-09-14")
 _OPENRLHF_SOURCE = (
     "openrlhf/models/loss.py:11-39, 104-221",
     "openrlhf/trainer/ppo_utils/experience_maker.py:245-330",
@@ -27,13 +27,13 @@ _OPENRLHF_NOTES = (
     "the KL penalty is in the reward by default (init_coef 0.01, k1)",
     "--algo.dynamic_filtering_enable replaces each dropped group by one (collector replenish)",
 )
-_SLIME = Evidence("read", "THUDM/slime 624b824")
+_SLIME = Evidence("read", "THUDM/slime 624b824", "2026-08-21")
 _SLIME_SOURCE = (
     "slime/utils/ppo_utils.py:125-171",
     "slime/backends/megatron_utils/loss.py:1283-1383",
     "slime/ray/rollout.py:608-633",
 )
-_NEMO = Evidence("read", "NVIDIA-NeMo/RL 7ea279a")
+_NEMO = Evidence("read", "NVIDIA-NeMo/RL 7ea279a", "by 2026-08-22")
 _NEMO_SOURCE = (
     "nemo_rl/algorithms/loss/loss_functions.py:111-788",
     "nemo_rl/algorithms/advantage_estimator.py:57-98",
@@ -41,7 +41,7 @@ _NEMO_SOURCE = (
 _SKYRL = Evidence("read", "NovaSky-AI/SkyRL a956457")
 _SKYRL_SOURCE = ("skyrl/backends/skyrl_train/utils/ppo_utils.py:1152-1220",)
 _SKYRL_KL = Kl(place="loss", estimator="k3", coefficient=0.001)
-_TINKER = Evidence("read", "thinking-machines-lab/tinker-cookbook 9dfcc3a")
+_TINKER = Evidence("read", "thinking-machines-lab/tinker-cookbook 9dfcc3a", "2026-08")
 _TINKER_SOURCE = ("tinker built-in losses", "tinker_cookbook/rl/data_processing.py:235")
 _TINKER_NOTES = (
     "a plain sum: twice the tokens, twice the update",

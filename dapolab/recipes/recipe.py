@@ -6,6 +6,9 @@ from typing import Literal
 from dapolab.scenario.collector import Collector
 from dapolab.scenario.objective import Objective
 
+UNKNOWN_DATE = "date unknown"
+"""Of sources whose commit was noted and whose date was not to be found."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -16,13 +19,14 @@ class Evidence:
     source or the paper was read, nothing was run."""
     reference: str
     """The judge's package and version, or the commit or paper that was read."""
-    date: str = ""
-    """Date of that commit, release or paper (ISO); empty where it was not recorded."""
+    date: str = UNKNOWN_DATE
+    """Date of that commit, release or paper, ISO; its month where no day is known.
+
+    "by" a day where the source was seen then, or a later release no longer holds it."""
 
     def __str__(self) -> str:
         """Return how, at what and when, in one line."""
-        when = f" ({self.date})" if self.date else ""
-        return f"{self.how}: {self.reference}{when}"
+        return f"{self.how}: {self.reference} ({self.date})"
 
 
 @dataclass(frozen=True)

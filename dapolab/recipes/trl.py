@@ -66,6 +66,7 @@ def _trl(
     )
 
 
+_MEAN = SeqMeanTokenMean(micro="mean")
 _NEW = GenerationWindow(variant="trl-1.16")
 _OLD = GenerationWindow(variant="trl-1.10")
 
@@ -74,7 +75,7 @@ RECIPES: tuple[Recipe, ...] = (
         "grpo",
         "mean of sequence means; fully masked rows count",
         _PPO,
-        SeqMeanTokenMean(micro="mean"),
+        _MEAN,
     ),
     _trl(
         "bnpo",
@@ -111,13 +112,13 @@ RECIPES: tuple[Recipe, ...] = (
         "sapo",
         "SAPO's soft gate, mean of sequence means",
         SapoClip(),
-        SeqMeanTokenMean(micro="mean"),
+        _MEAN,
     ),
     _trl(
         "luspo",
         "mean over sequences of token sums",
         LuspoClip(low=0.2, high=0.2, level="token"),
-        SeqMeanTokenMean(micro="mean"),
+        _MEAN,
         notes=(
             'importance_sampling_level is "token" by default; the LUSPO paper\'s loss needs '
             '"sequence" (TRL warns)',
@@ -131,6 +132,33 @@ RECIPES: tuple[Recipe, ...] = (
         notes=(
             _WINDOW_NOTE,
             "with vLLM's correction its weights enter w (sampler.applies = enters)",
+        ),
+    ),
+    _trl("grpo", "mean of sequence means, as at 1.16", _PPO, _MEAN, version="1.10"),
+    _trl(
+        "bnpo",
+        "token mean of each local micro-batch, as at 1.16",
+        _PPO,
+        TokenMeanMicro(combine="mean"),
+        version="1.10",
+    ),
+    _trl(
+        "dr_grpo",
+        "token sums over max_completion_length, as at 1.16",
+        _PPO,
+        SeqMeanTokenSumNorm(constant=512, micro="mean"),
+        version="1.10",
+    ),
+    _trl("sapo", "SAPO's soft gate, as at 1.16", SapoClip(), _MEAN, version="1.10"),
+    _trl(
+        "luspo",
+        "the mean of loss times length: LUSPO at the sequence level alone",
+        LuspoClip(low=0.2, high=0.2, level="sequence"),
+        _MEAN,
+        version="1.10",
+        notes=(
+            'shown for importance_sampling_level "sequence"; with the default "token" its mean '
+            "runs over the padding of the batch too, which 1.16 repaired",
         ),
     ),
     _trl(

@@ -34,7 +34,7 @@ VANILLA = PpoClip(low=0.2, high=0.2, dual_c=3.0, log_ratio_clamp=20.0)
 GSPO = GspoClip(low=0.2, high=0.2, level="sequence_token", log_ratio_cap=10.0)
 _NO_SAMPLER = SamplerCorrection()
 _NO_FILTER = NoFilter()
-_JUDGE = Evidence("judged", "verl==0.9.1", "2026-09")
+_JUDGE = Evidence("judged", "verl==0.9.1", "2026-09-01")
 CORE = "verl/trainer/ppo/core_algos.py"
 _AGG_SOURCE = (f"{CORE}:1140-1206 (agg_loss, 0.9.1)",)
 _ENGINE_BATCH = Batch(note="denominators of the global mini-batch, micro-batches are summed")

@@ -136,6 +136,22 @@ RECIPES: tuple[Recipe, ...] = (
         SeqMeanTokenSumNorm(constant="padded-width", rows="sum", micro="mean"),
         _GLOBAL,
     ),
+    _legacy(
+        "2025-12-01-sum-norm",
+        "6e6ae96",
+        "sum-norm over loss_scale_factor where it is set, still a sum of sequences (#4360)",
+        SeqMeanTokenSumNorm(constant=512, rows="sum", micro="mean"),
+        Evidence("read", "verl 6e6ae96", "2025-12-01"),
+        notes=("512 is data.max_response_length by default; unset: the padded width",),
+    ),
+    _legacy(
+        "2025-12-17-seq-mean",
+        "6a58521",
+        "sequence modes may count fully masked rows again (#4510), for two weeks",
+        SeqMeanTokenMean(empty_rows="in", micro="mean"),
+        Evidence("read", "verl 6a58521", "2025-12-17"),
+        notes=("reverted by 78014a2 (2026-01-03); shown with the option on",),
+    ),
     verl_recipe(
         "0.7.1",
         "0.7.1 (model engine)",
