@@ -40,6 +40,7 @@ from dapolab.scenario import (
     PassAtKAdvantage,
     ReinforcePpAdvantage,
     ReinforcePpBaselineAdvantage,
+    Rejection,
     RemaxAdvantage,
     RlooAdvantage,
     SamplerCorrection,
@@ -74,6 +75,12 @@ BY_GROUP = [
     OptimalTokenBaselineAdvantage(singletons="raw"),
     OptimalTokenBaselineAdvantage(align="token", eps=0.0),
 ]
+
+REJECTIONS = (
+    Rejection(estimator="k3", level="geometric", upper=0.05),
+    Rejection(estimator="k2", level="sequence", upper=0.3),
+    Rejection(level="token", scope="token", lower=0.7, upper=1.4),
+)
 
 seeds = st.integers(0, 2**31 - 1)
 
@@ -111,12 +118,16 @@ def full_config(clip, mode, *, seed: int, whole: bool = True) -> Objective:
         SamplerCorrection(),
         SamplerCorrection(level="token", upper=1.1),
         SamplerCorrection(level="geometric", action="band", lower=0.9, upper=1.1),
+        SamplerCorrection(level="token", upper=1.1, pooling="geometric", rejection=REJECTIONS),
     )
+    rule = rules[seed % 4]
+    if clip.kind == "vespo" and rule.level != "none":
+        rule = rule.model_copy(update={"applies": "enters"})
     return Objective(
         clip=clip,
         aggregation=mode,
-        sampler=rules[seed % 3],
-        kl=Kl(),
+        sampler=rule,
+        kl=Kl(ratio_weight="attached", ratio_level="sequence") if seed % 7 == 0 else Kl(),
         entropy_coef=0.01,
         off_policy_kl=0.1 if seed % 2 else None,
         top_entropy_share=0.7 if whole and seed % 5 else 1.0,
