@@ -131,8 +131,8 @@ def collect_step(
     policy = new_collector(collector, rollout)
     if not policy.is_plain:
         raise ConfigError(
-            f"collector.kind {collector.kind}: with these settings it needs the simulator (parts of "
-            "groups, copies, or a memory of earlier steps); use a policy of whole groups and steps"
+            f"collector.kind {collector.kind}: with these settings the simulator alone plays it "
+            "(parts of groups, copies, a memory of steps); use one of whole groups and single steps"
         )
     playing = _Step(generator, prompts, scores, policy, rollout, step, clock)
     playing.deadline_s = playing.out.start_s + (collector.budget.seconds or math.inf)

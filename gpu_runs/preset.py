@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dapolab.collectors import new_collector
 from dapolab.errors import ConfigError
 from dapolab.scenario import Collector, ExactRefill, Objective, Rollout, check, read_toml
 from dapolab.scenario.config import Config, Count, NonNegative, Positive, Share
@@ -22,11 +23,6 @@ from gpu_runs.recipe import resolve, without_recipe
 FOLDER = Path(__file__).parent / "presets"
 ALIASES = {"seed": "run.seed", "steps": "run.steps", "dataset": "task.path", "recipe": "recipe"}
 """Short options of the command line; ``hf_path`` is one more and chooses the kind of model too."""
-DRIVEN = (
-    *("none", "filter_no_refill", "exact_refill", "rounds"),
-    *("replenish", "streaming", "over_provision", "verl_v1"),
-)
-"""Collectors that the real engine plays: those that need no memory of earlier steps."""
 NOT_SUPPORTED = {
     "gae": "there is no value function",
     "remax": "no greedy response is sampled",
@@ -173,10 +169,10 @@ class Preset(Config):
         kind = self.objective.advantage.kind
         if kind in NOT_SUPPORTED:
             raise ValueError(f'advantage "{kind}" cannot be trained here: {NOT_SUPPORTED[kind]}')
-        if self.collector.kind not in DRIVEN:
+        if not new_collector(self.collector, self.rollout).is_plain:
             raise ValueError(
-                f'collector "{self.collector.kind}" is simulated, not run: choose '
-                f"{', '.join(DRIVEN)}"
+                f'collector "{self.collector.kind}" is simulated, not run: with these settings it '
+                "needs parts of groups, copies, or a memory of earlier steps"
             )
         if self.rollout.group_size == 1 and self.collector.kind != "none":
             raise ValueError(

@@ -25,12 +25,12 @@ from gpu_runs.preset import Preset
 
 
 class RunFolder:
-    """The files of one run.
+    """The files of one run; nothing is written before ``open``.
 
     Raises
     ------
     ConfigError
-        The folder holds something else, another run, or a run that another process works on.
+        The folder holds something else, or another run.
     """
 
     def __init__(self, folder: Path, preset: Preset) -> None:
@@ -45,9 +45,21 @@ class RunFolder:
             self._check_same(config)
         elif folder.is_dir() and any(p.name != ".lock" for p in folder.iterdir()):
             raise ConfigError(f"-o {folder}: it holds other files; name a new folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(folder)
-        atomic_write(config, json.dumps(preset.model_dump(mode="json"), indent=2) + "\n")
+        self._config = config
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Make the folder this run's, as long as this process lives.
+
+        Raises
+        ------
+        ConfigError
+            Another process works on the run.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.folder)
+        text = json.dumps(self.preset.model_dump(mode="json"), indent=2) + "\n"
+        atomic_write(self._config, text)
 
     def _check_same(self, config: Path) -> None:
         try:
@@ -111,7 +123,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Let another process work on the run."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _tables(

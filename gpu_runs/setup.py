@@ -10,7 +10,7 @@ from dapolab.errors import ConfigError
 from gpu_runs.forward import Policy
 from gpu_runs.generate import Generator
 from gpu_runs.model import Decoder, ModelConfig
-from gpu_runs.preset import FreshModel, MathTask, Preset, ShippedModel
+from gpu_runs.preset import FreshModel, LocalModel, MathTask, Preset, ShippedModel
 from gpu_runs.prompts import PromptStream, noise_seed
 from gpu_runs.score import Scores
 from gpu_runs.task import DigitSum, Problem, Task
@@ -116,7 +116,7 @@ def make_task_and_model(preset: Preset, device: torch.device) -> tuple[Task, Dec
         The task and the model do not belong together, or a path is missing.
     """
     if isinstance(preset.task, MathTask):
-        return _math(preset, device)
+        return _math(preset, preset.task, device)
     settings = preset.task
     task = DigitSum(n_min=settings.n_min, n_max=settings.n_max, masked_share=settings.masked_share)
     if isinstance(preset.model, ShippedModel):
@@ -144,5 +144,24 @@ def _fresh(settings: FreshModel, task: DigitSum, device: torch.device) -> Decode
     return warm_start(task, config, recipe, seed=0).to(device)
 
 
-def _math(preset: Preset, device: torch.device) -> tuple[Task, Decoder]:
-    raise NotImplementedError
+def _math(preset: Preset, settings: MathTask, device: torch.device) -> tuple[Task, Decoder]:
+    """Read problems, tokenizer and checkpoint of a mathematics run."""
+    from gpu_runs.hf import read_hf, read_tokenizer
+    from gpu_runs.math_task import MathTask as Mathematics
+    from gpu_runs.math_task import read_math
+
+    if not isinstance(preset.model, LocalModel) or preset.model.path is None:
+        raise ConfigError("--hf-path DIR is missing: a local Qwen2, Qwen2.5 or Llama checkpoint")
+    if settings.path is None:
+        raise ConfigError("--dataset FILE is missing: problems as Parquet or JSON lines")
+    tokenizer = read_tokenizer(preset.model.path)
+    n_positions = settings.max_prompt_tokens + preset.rollout.cap_tokens
+    model = read_hf(preset.model.path, device=device, max_positions=n_positions)
+    problems = read_math(settings.path)
+    task = Mathematics(problems, tokenizer, max_prompt_tokens=settings.max_prompt_tokens)
+    if task.vocab_size > model.config.vocab_size:
+        raise ConfigError(
+            f"{preset.model.path}: the tokenizer has {task.vocab_size} tokens, the model "
+            f"{model.config.vocab_size}: they do not belong together"
+        )
+    return task, model

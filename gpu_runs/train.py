@@ -67,9 +67,11 @@ def train(
     """
     chosen = choose_device(device)
     files = RunFolder(Path(folder), preset)
+    world = build_world(preset, chosen)
+    files.open()
     try:
         state = files.resume()
-        run = _Run(build_world(preset, chosen), files)
+        run = _Run(world, files)
         if state is not None:
             run.restore(state)
             say(f"going on after step {run.step} of {preset.run.steps}")

@@ -9,7 +9,9 @@ from collector_play import play
 from tiny_task import CAP, LevelTask, tiny_generator, tiny_model
 
 from dapolab.scenario import (
+    AdaptiveWave,
     Budget,
+    Chunked,
     Collector,
     ExactRefill,
     FilterNoRefill,
@@ -41,6 +43,8 @@ KINDS: dict[str, Collector] = {
     "streaming": Streaming(slots=6),
     "over_provision": OverProvision(eta=2.0),
     "verl_v1": VerlV1(),
+    "adaptive_wave": AdaptiveWave(),
+    "chunked": Chunked(),
 }
 
 

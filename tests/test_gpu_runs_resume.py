@@ -176,6 +176,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     from gpu_runs.run_folder import RunFolder
 
     files = RunFolder(tmp_path / "run", _preset())
+    files.open()
     try:
         with pytest.raises(ConfigError, match="another process is training there"):
             _train(tmp_path / "run")

@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from tiny_task import CAP, PAD, LevelTask, tiny_generator, tiny_model
 
+from dapolab.collectors import new_collector
 from dapolab.errors import ConfigError
 from dapolab.metrics import BY_NAME
 from dapolab.recipes import ALL
@@ -35,7 +36,7 @@ from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import clustered_interval, evaluate, pass_at_k, summary
 from gpu_runs.forward import Policy
 from gpu_runs.model import Decoder
-from gpu_runs.preset import DRIVEN, Preset, Train, build, load, preset_names
+from gpu_runs.preset import Preset, Train, build, load, preset_names
 from gpu_runs.prompts import PromptStream
 from gpu_runs.score import Scores
 from gpu_runs.step_row import rollout_metrics, update_metrics
@@ -254,7 +255,7 @@ def test_every_recipe_loads_and_makes_an_update(collected: Collected, name: str)
         with pytest.raises(ConfigError, match=r"say collector\.kind"):
             load("toy_cpu", settings)
         settings["collector.kind"] = "none"
-    elif ALL[name].collector.kind not in DRIVEN:
+    elif not new_collector(ALL[name].collector, ROLLOUT).is_plain:
         with pytest.raises(ConfigError, match="is simulated, not run"):
             load("toy_cpu", settings)
         settings["collector.kind"] = "none"
