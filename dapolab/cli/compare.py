@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
     add_scenario_arguments(parser)
     parser.add_argument(
-        "--collectors", metavar="A,B", help="kinds, names of [alternatives], or all"
+        "--collectors", metavar="A,B", help="kinds, presets, names of [alternatives], or all"
     )
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="write NAME.md, .html, .json and figures there"

@@ -31,7 +31,7 @@ from dapolab.collectors.none import NoFilterCollector
 from dapolab.collectors.over_provision import OverProvisionCollector, times_eta
 from dapolab.collectors.replace import ReplaceCollector
 from dapolab.collectors.replenish import ReplenishCollector
-from dapolab.collectors.rounds import RoundsCollector
+from dapolab.collectors.rounds import RoundsCollector, round_size, rounds_allowed
 from dapolab.collectors.screening import ScreeningCollector
 from dapolab.collectors.segments import SegmentsCollector
 from dapolab.collectors.streaming import StreamingCollector
@@ -80,6 +80,8 @@ __all__ = [
     "draws_per_prompt",
     "is_degenerate",
     "new_collector",
+    "round_size",
+    "rounds_allowed",
 ]
 
 NOTHING = Carried()

@@ -24,6 +24,17 @@ from dapolab.scenario import Rollout, Rounds
 from dapolab.scenario.rollout import SPREAD_TOLERANCE
 
 
+def round_size(config: Rounds, *, n_wanted: int) -> int:
+    """Return the groups of one generation batch; ``n_wanted`` is B."""
+    return config.gen_groups or max(1, int(config.gen_multiplier * n_wanted))
+
+
+def rounds_allowed(config: Rounds) -> int | None:
+    """Return how many rounds may be generated; None: any number."""
+    most = config.max_num_gen_batches
+    return most + config.rounds_past_max if most > 0 else None
+
+
 class RoundsCollector(Collector):
     """Generate whole batches until the step is full.
 
@@ -38,9 +49,7 @@ class RoundsCollector(Collector):
         self._tally = Tally(rollout, config.budget)
         self._tally.take_over(carried)
         self._carried = carried.held
-        self._gen_groups = config.gen_groups or max(
-            1, int(config.gen_multiplier * rollout.groups_per_step)
-        )
+        self._gen_groups = round_size(config, n_wanted=rollout.groups_per_step)
         self._original: dict[int, Finished] = {}
         self._held: list[Finished] = []
         self._samples_left = rollout.groups_per_step * rollout.group_size
@@ -82,8 +91,7 @@ class RoundsCollector(Collector):
     @property
     def _n_allowed(self) -> int:
         """Rounds that may be generated; 0 or less: any number."""
-        most = self._config.max_num_gen_batches
-        return most + self._config.rounds_past_max if most > 0 else 0
+        return rounds_allowed(self._config) or 0
 
     @property
     def _n_examined(self) -> float:

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from dapolab.collectors import round_size
 from dapolab.compare.comparison import Comparison
+from dapolab.scenario import Rounds
 from dapolab.sim.run import gpus_held
 from dapolab.stats import LEVEL, Estimate
 from dapolab.workload.model import n_prompts_of
@@ -123,8 +125,8 @@ def planned_steps(comparison: Comparison, policy: str) -> int | None:
         return None
     collector = comparison.collectors[policy]
     batch = scenario.rollout.groups_per_step
-    if collector.kind == "rounds":
-        batch = collector.gen_groups or 3 * batch
+    if isinstance(collector, Rounds):
+        batch = round_size(collector, n_wanted=batch)
     rollout = scenario.rollout
     count = n_prompts_of(
         scenario.workload, group_size=rollout.group_size, cap_tokens=rollout.cap_tokens

@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from joblib import Parallel, delayed
 
+from dapolab.collectors import draws_per_prompt
 from dapolab.scenario import (
     COLLECTOR_KINDS,
+    COLLECTOR_PRESETS,
     Budget,
     Collector,
     ConfigError,
     JointWorkload,
+    ReplayWorkload,
     Scenario,
     check,
 )
 from dapolab.sim.run import SimRun, simulate
 from dapolab.workload.fit import read_draws, with_draw
+from dapolab.workload.model import n_prompts_of
 
 
 def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collector]:
@@ -24,9 +28,11 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
 
     Parameters
     ----------
-    names : comma-separated kinds or names of ``[alternatives]``; "all" for every kind and every
-        alternative; absent: the scenario's own, its alternatives, else every kind. A kind has its
-        default settings and the budget of the scenario's own policy.
+    names : comma-separated kinds, presets (policies named after the framework that runs them) or
+        names of ``[alternatives]``; "all" for every kind, every alternative and every preset that
+        is no kind's default; absent: the scenario's own, its alternatives, else every kind. A kind
+        has its default settings, and like a preset the budget of the scenario's own policy. What
+        the recorded groups of a replay are too few for is left out where it was not asked for.
 
     Raises
     ------
@@ -41,12 +47,15 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
             "(its collector.kind); give it another name"
         )
     budget = scenario.collector.budget
-    known: dict[str, Collector] = {kind: _default(kind, budget) for kind in COLLECTOR_KINDS}
-    known |= scenario.alternatives | own
+    kinds: dict[str, Collector] = {kind: _default(kind, budget) for kind in COLLECTOR_KINDS}
+    presets = {name: _default(name, budget) for name in COLLECTOR_PRESETS}
+    named = scenario.alternatives | own
     if names is None:
-        return own | dict(scenario.alternatives) if scenario.alternatives else own | known
+        return own | (dict(scenario.alternatives) or _playable(scenario, kinds) | own)
     if names == "all":
-        return own | known
+        new = {name: one for name, one in presets.items() if one not in kinds.values()}
+        return own | _playable(scenario, kinds | new) | named
+    known = presets | kinds | named
     chosen = dict(own)
     for name in (part.strip() for part in names.split(",")):
         if name not in known:
@@ -61,6 +70,25 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
 def _default(kind: str, budget: Budget) -> Collector:
     scenario = check(Scenario, {"collector": {"kind": kind}}, where=kind)
     return scenario.collector.model_copy(update={"budget": budget})
+
+
+def _playable(scenario: Scenario, collectors: dict[str, Collector]) -> dict[str, Collector]:
+    """Leave out policies that ask for more responses a prompt than a replay has recorded."""
+    workload, rollout = scenario.workload, scenario.rollout
+    if not isinstance(workload, ReplayWorkload):
+        return collectors
+
+    def has_enough(collector: Collector) -> bool:
+        n = draws_per_prompt(collector, group_size=rollout.group_size)
+        if n == rollout.group_size:
+            return True
+        try:
+            n_prompts_of(workload, group_size=n, cap_tokens=rollout.cap_tokens)
+        except ConfigError:
+            return False
+        return True
+
+    return {name: one for name, one in collectors.items() if has_enough(one)}
 
 
 def run_policies(

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from dapolab.collectors import round_size, rounds_allowed
 from dapolab.scenario import (
     AffineLaw,
+    Collector,
     ExactRefill,
     FilterNoRefill,
     NoFilter,
@@ -86,6 +88,8 @@ def quantities_of(scenario: Scenario) -> tuple[list[Quantity], list[str]]:
 
 def _why_nothing(scenario: Scenario) -> str | None:
     rollout = scenario.rollout
+    if not _in_theory(scenario.collector):
+        return "no closed form is known for this policy"
     if scenario.collector.budget != type(scenario.collector.budget)():
         return "a budget ends steps in ways that no closed form covers"
     if rollout.filter_metric == "shaped" and rollout.overlong is not None:
@@ -96,6 +100,27 @@ def _why_nothing(scenario: Scenario) -> str | None:
     if drift is not None and (drift.logit_per_step or drift.log_tokens_per_step):
         return "the workload drifts, the closed forms are for one state of it"
     return None
+
+
+def _in_theory(collector: Collector) -> bool:
+    """Say whether the closed forms speak of this policy with these settings."""
+    match collector:
+        case NoFilter() | ExactRefill() | VerlV1():
+            return True
+        case FilterNoRefill(keep_one=keep_one):
+            return not keep_one
+        case Rounds():
+            whole = collector.judge == "group" and collector.surplus == "drop"
+            return whole and collector.examine_last and collector.at_max != "original"
+        case Replenish(min_in_flight=min_in_flight):
+            return min_in_flight == 0
+        case Streaming():
+            forgets = collector.leftovers == "abort" and collector.surplus == "drop"
+            return forgets and collector.filter
+        case OverProvision(response_eta=response_eta):
+            return response_eta == 1
+        case _:
+            return False
 
 
 # ---------------------------------------------------------------- how quantities are read
@@ -191,6 +216,8 @@ def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]
             source = "credits refill until B groups are kept"
             found = [Quantity(KEPT, "groups", wanted, source, _mean(KEPT))]
             return _composition(facts) + found + _kept_accuracy(facts)
+        case _:
+            return []
 
 
 def _exact_refill(
@@ -281,9 +308,8 @@ def _sd(pmf: np.ndarray) -> float:
 def _rounds(
     q: float, wanted: int, collector: Rounds, facts: Marginals, left_out: list[str]
 ) -> list[Quantity]:
-    gen = collector.gen_groups or 3 * wanted
-    most = collector.max_num_gen_batches
-    law = rounds(q, n_groups=wanted, gen_groups=gen, max_rounds=most if most > 0 else None)
+    gen = round_size(collector, n_wanted=wanted)
+    law = rounds(q, n_groups=wanted, gen_groups=gen, max_rounds=rounds_allowed(collector))
     if law.p_abort > 1e-6 and collector.at_max == "error":
         left_out.append("step means: at_max = error ends runs, survivors are selected")
         return []
@@ -311,7 +337,7 @@ def _streaming(
         )
         return []
     wanted = scenario.rollout.groups_per_step
-    slots = collector.slots or 2 * wanted
+    slots = collector.slots or collector.slots_per_target * wanted
     value = streaming(q, n_groups=wanted, n_slots=slots, mean_duration=1.0)
     return [Quantity(CANDIDATES, "groups", value.expected_launched, "A10", _mean(CANDIDATES))]
 
@@ -361,13 +387,12 @@ def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> li
         case NoFilter() | FilterNoRefill():
             size = wanted
         case Rounds() as collector:
-            size = collector.gen_groups or 3 * wanted
-            most = collector.max_num_gen_batches
+            size = round_size(collector, n_wanted=wanted)
             n_rounds = rounds(
                 facts.mixed_probability,
                 n_groups=wanted,
                 gen_groups=size,
-                max_rounds=most if most > 0 else None,
+                max_rounds=rounds_allowed(collector),
             ).expected_rounds
         case _:
             return []
@@ -389,7 +414,7 @@ def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> li
 
 def _why_no_seconds(scenario: Scenario) -> str | None:
     hardware, collector = scenario.hardware, scenario.collector
-    if collector.kind in ("replenish", "streaming", "over_provision", "verl_v1"):
+    if isinstance(collector, Replenish | Streaming | OverProvision | VerlV1):
         return "a race of groups that share the engine has no closed form"
     if collector.kind == "exact_refill" and getattr(collector, "at_cap", "") == "error":
         return "at_cap = error ends runs, survivors are selected"
@@ -399,9 +424,9 @@ def _why_no_seconds(scenario: Scenario) -> str | None:
         return "needs --hardware.prefill false"
     if hardware.replicas > 1:
         return "needs one replica"
-    gen = getattr(collector, "gen_groups", None) or scenario.rollout.groups_per_step * (
-        3 if collector.kind == "rounds" else 1
-    )
+    gen = scenario.rollout.groups_per_step
+    if isinstance(collector, Rounds):
+        gen = round_size(collector, n_wanted=gen)
     if gen * scenario.rollout.group_size > hardware.slots:
         return "needs a slot for every response of a wave"
     if hardware.kv_capacity_tokens or hardware.token_budget or hardware.max_groups_in_flight:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dapolab.sim.learner import LearnerTime
 
@@ -60,9 +61,16 @@ class Overlap:
             "time/gpu_seconds": seconds * n_gpus,
             "pipeline/learner_wait_seconds": np.maximum(seconds - work - copies, 0.0),
             "pipeline/learner_busy_share": np.minimum((work + copies) / seconds, 1.0),
-            "staleness/mean_versions": age,
-            "staleness/mean_versions_by_response": age,
-            "staleness/max_versions": age,
-            "staleness/off_policy_token_share": np.where(trains, np.minimum(age, 1.0), np.nan),
+            "staleness/off_policy_token_share": np.where(
+                age > 0, age > 0, age + _known(steps, "staleness/off_policy_token_share")
+            ),
         }
+        for name in ("mean_versions", "mean_versions_by_response", "max_versions"):
+            # what a policy carried over is older still
+            columns[f"staleness/{name}"] = age + _known(steps, f"staleness/{name}")
         return steps.assign(**columns)
+
+
+def _known(steps: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    """Return a column, 0 where the policy has no such metric."""
+    return np.asarray(steps[name].fillna(0.0), dtype=np.float64)
