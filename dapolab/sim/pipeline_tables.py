@@ -239,7 +239,7 @@ class _Books:
             "end_s": facts.end_s.reshape(-1, size)[order].max(axis=1),
             "version_submitted": self.version_P.astype(np.float64),
             "version_trained": np.where(trained, self.step_P, np.nan),
-            "staleness_mean": np.where(trained, aged_P / tokens_P, np.nan),
+            "staleness_mean": np.where(trained, _over(aged_P, tokens_P), np.nan),
         }
         names = [name for name in GROUP_COLUMNS if name not in ("policy", "replication")]
         absent = np.full(len(order), np.nan)
