@@ -1,0 +1,136 @@
+"""A published row, the variants that its inputs leave open, and the fitted baselines on disk."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dapolab.errors import ConfigError
+
+BASELINES = Path(__file__).with_name("baselines.json")
+"""Free parameters by system and variant, fitted to baseline rows by ``fit_baselines``."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of what a publication leaves open: a name and its values."""
+
+    name: str
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure beside the range of predictions over the variants.
+
+    ``low`` and ``high`` are None where the row is not computed; ``why`` says so, or explains a
+    miss. ``baseline``: the row to which the free parameters were fitted.
+    """
+
+    system: str
+    setting: str
+    published: float
+    unit: str
+    low: float | None
+    high: float | None
+    baseline: bool = False
+    why: str = ""
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the published figure lies in the range; None for baselines and blanks."""
+        if self.low is None or self.high is None or self.baseline:
+            return None
+        return self.low <= self.published <= self.high
+
+    @property
+    def miss_share(self) -> float | None:
+        """Relative distance of the published figure from the range; 0 inside."""
+        if self.low is None or self.high is None:
+            return None
+        if self.published < self.low:
+            return self.low / self.published - 1
+        return min(self.high / self.published - 1, 0.0)
+
+
+@dataclass(frozen=True)
+class System:
+    """A publication: its variants, how a baseline is fitted, what it says of the other rows.
+
+    ``fit`` returns the free parameters of one variant; ``predict`` figure by setting for one
+    variant and its parameters, the baseline's settings included.
+    """
+
+    name: str
+    source: str
+    published: Mapping[str, tuple[float, str]]
+    baseline: Sequence[str]
+    variants: Sequence[Variant]
+    fit: Callable[[Variant], Mapping[str, float]]
+    predict: Callable[[Variant, Mapping[str, float]], Mapping[str, float]]
+    notes: Mapping[str, str]
+
+
+def fit_baselines(systems: Sequence[System]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the free parameters of every system and variant, from their baseline rows alone."""
+    return {
+        system.name: {
+            variant.name: {k: float(f"{v:.6g}") for k, v in system.fit(variant).items()}
+            for variant in system.variants
+        }
+        for system in systems
+    }
+
+
+def baselines_text(systems: Sequence[System]) -> str:
+    """Return the file of fitted parameters: what each system's baseline rows say, no other row."""
+    body = {
+        "fitted_to": {system.name: list(system.baseline) for system in systems},
+        "parameters": fit_baselines(systems),
+    }
+    return json.dumps(body, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_baselines(path: Path = BASELINES) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the committed parameters.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing: the baselines were never fitted.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path.name}: no fitted baselines; dapolab fidelity --fit-baselines")
+    return json.loads(path.read_text(encoding="utf-8"))["parameters"]  # type: ignore[no-any-return]
+
+
+def rows_of(system: System, parameters: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Predict every row of a system with its committed parameters.
+
+    Raises
+    ------
+    ConfigError
+        A variant without committed parameters.
+    """
+    found: dict[str, list[float]] = {setting: [] for setting in system.published}
+    for variant in system.variants:
+        if variant.name not in parameters:
+            raise ConfigError(f"{system.name}: variant {variant.name} has no committed parameters")
+        for setting, value in system.predict(variant, parameters[variant.name]).items():
+            found[setting].append(value)
+    rows = []
+    for setting, (published, unit) in system.published.items():
+        values = found[setting]
+        rows.append(
+            Row(
+                system=system.name,
+                setting=setting,
+                published=published,
+                unit=unit,
+                low=min(values) if values else None,
+                high=max(values) if values else None,
+                baseline=setting in system.baseline,
+                why=system.notes.get(setting, ""),
+            )
+        )
+    return rows
