@@ -1,14 +1,18 @@
 """The claims as a page: all verdicts at a glance, then each claim with its numbers and sources."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from textwrap import shorten
 
 import pandas as pd
 
 from dapolab.claims.claim import LEAST_SAMPLES, PUBLISHED_SEED, Claim, Row
+from dapolab.claims.figure import verdict_figure
 from dapolab.claims.run import expected_wrong
 from dapolab.claims.verdict import Outcome, RowOutcome
 from dapolab.report import Document, Section, Table, formats
+from dapolab.report.document import Mark
 
 VERDICTS = ("holds", "fails", "undecided", "not yet measured")
 _FAMILIES = {
@@ -19,12 +23,22 @@ _FAMILIES = {
     "c": "Claims in circulation, stated as circulated",
     "null": "Where the literature says “no effect”",
 }
+_MARKS: Mapping[str, Mark] = {
+    "holds": "good",
+    "fails": "bad",
+    "undecided": "open",
+    "not yet measured": "open",
+}
+_WORDS = 120
+"""Characters of a sentence in the table of all."""
 _OTHER = "Rules, and claims that wait for their instrument"
 
 
 def claims_document(outcomes: Sequence[Outcome], *, provenance: Mapping[str, str]) -> Document:
     """Return the report of ``outcomes``, in their order."""
-    sections = [Section("Verdicts", (_overview(outcomes), _rule()))]
+    measured = any(outcome.deciding.measured is not None for outcome in outcomes)
+    figures = (verdict_figure(outcomes),) if measured and len(outcomes) > 1 else ()
+    sections = [Section("Verdicts", (_rule(), *figures, *_overview(outcomes)))]
     for title, members in groupby(outcomes, key=lambda outcome: family(outcome.claim.id)):
         sections.append(Section(title, ()))
         sections += [_section(outcome) for outcome in members]
@@ -77,25 +91,40 @@ def measured_text(found: RowOutcome) -> str:
         return "–"
     if found.measured.low is None or found.measured.n < LEAST_SAMPLES:
         return number(found.measured.mean)
-    return formats.estimate(found.measured)
+    # without the unit: a share stands beside what the sentence says of it, not in per cent
+    return formats.estimate(replace(found.measured, unit=""))
 
 
-def _overview(outcomes: Sequence[Outcome]) -> Table:
-    rows = [
-        {
-            "claim": outcome.claim.id,
-            "verdict": outcome.verdict,
-            "kind": outcome.claim.kind,
-            "the sentence": demand(outcome.deciding.row, outcome.deciding.says),
-            "theory": number(outcome.deciding.predicted),
-            "measured": measured_text(outcome.deciding),
-            "instrument": outcome.claim.instrument,
-        }
-        for outcome in outcomes
-    ]
-    return Table(
-        pd.DataFrame(rows), "One row a claim; numbers are those of the row that decides it."
-    )
+def _overview(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Return one table a family, each claim with a link to its section."""
+    tables = []
+    for title, members in groupby(outcomes, key=lambda outcome: family(outcome.claim.id)):
+        chosen = list(members)
+        rows = [
+            {
+                "claim": outcome.claim.id,
+                "verdict": outcome.verdict,
+                "sentence": shorten(outcome.claim.statement, _WORDS, placeholder=" …"),
+                "it says": demand(outcome.deciding.row, outcome.deciding.says),
+                "theory": number(outcome.deciding.predicted),
+                "measured": measured_text(outcome.deciding),
+                "instrument": outcome.claim.instrument,
+            }
+            for outcome in chosen
+        ]
+        tables.append(
+            Table(
+                pd.DataFrame(rows),
+                f"**{title}.** Numbers are those of the row that decides.",
+                marks=_MARKS,
+                links={outcome.claim.id: _heading(outcome) for outcome in chosen},
+            )
+        )
+    return tables
+
+
+def _heading(outcome: Outcome) -> str:
+    return f"{outcome.claim.id}: {outcome.verdict}"
 
 
 def _rule() -> str:
@@ -123,6 +152,7 @@ def _section(outcome: Outcome) -> Section:
             for found in outcome.rows
         ),
         f"{claim.kind}, {_repeated(outcome)}; claim file {claim.fingerprint}.",
+        marks=_MARKS,
     )
     words = [f"“{claim.statement}”"]
     if claim.correction:
@@ -130,7 +160,7 @@ def _section(outcome: Outcome) -> Section:
     words += [f"**How to read this:** {claim.how_to_read}"]
     words += [f"**Tolerance:** {text}." for text in (tolerances(claim),) if text]
     words += [f"**Source:** {claim.source}."]
-    return Section(f"{claim.id}: {outcome.verdict}", (words[0], table, *words[1:]))
+    return Section(_heading(outcome), (words[0], table, *words[1:]), level=3)
 
 
 def tolerances(claim: Claim) -> str:

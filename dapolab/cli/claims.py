@@ -98,17 +98,23 @@ def _print(outcomes: "Sequence[Outcome]") -> None:
     out = console()
     many = len(outcomes) > 1
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in ("claim" if many else "number", "verdict", "sentence", "theory", "measured"):
-        table.add_column(head, overflow="fold")
+    # of all claims together theory is left out: ids are whole, and the width of 80 suffices
+    table.add_column("claim" if many else "number", overflow="fold", no_wrap=many)
+    table.add_column("verdict", overflow="fold")
+    table.add_column("sentence", overflow="fold")
+    if not many:
+        table.add_column("theory", overflow="fold")
+    table.add_column("measured", overflow="fold")
     for outcome in outcomes:
         for found in (outcome.deciding,) if many else outcome.rows:
-            table.add_row(
-                Text(outcome.claim.id if many else found.row.name),
-                Text(outcome.verdict if many else found.verdict),
-                Text(demand(found.row, found.says)),
-                Text(number(found.predicted)),
-                Text(measured_text(found)),
-            )
+            cells = [
+                outcome.claim.id if many else found.row.name,
+                outcome.verdict if many else found.verdict,
+                demand(found.row, found.says),
+                *([] if many else [number(found.predicted)]),
+                measured_text(found),
+            ]
+            table.add_row(*map(Text, cells))
     if not many:
         claim = outcomes[0].claim
         out.print(Text(f"{claim.id} ({claim.kind}): {outcomes[0].verdict}", style="bold"))

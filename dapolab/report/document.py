@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from dapolab.report.style import raw_svg
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class FigureSpec:
         return raw_svg(self.figure)
 
 
+Mark = Literal["good", "bad", "open"]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of a report.
@@ -54,11 +59,22 @@ class Table:
     frame : cells are text, numbers, None or Estimates; the index is not shown.
     caption : what the rows are, one line of Markdown.
     formats : column -> format specification for its plain numbers, e.g. ``",.0f"``.
+    marks : text of a cell -> the kind of badge that the page sets it in.
+    links : text of a cell in the first column -> title of the section that it leads to.
+    files : text of a cell in the first column -> a file beside the page that it leads to.
     """
 
     frame: pd.DataFrame
     caption: str
     formats: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.files.values():
+            if not _FILE.fullmatch(name):
+                raise ValueError(f"{name!r} is no file beside the page")
 
 
 Block = str | FigureSpec | Table
@@ -67,10 +83,11 @@ Block = str | FigureSpec | Table
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and what stands under it; of level 3 within the section before, not in the menu."""
 
     title: str
     blocks: tuple[Block, ...]
+    level: Literal[2, 3] = 2
 
 
 @dataclass(frozen=True)

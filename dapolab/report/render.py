@@ -51,7 +51,9 @@ def render(document: Document, folder: Path | str, *, stem: str) -> list[Path]:
 def html_page(document: Document) -> str:
     """Return the document as one HTML page."""
     template = _environment(autoescape=True).get_template("page.html")
-    return template.render(document=document, sections=_named(document.sections))
+    sections = _named(document.sections)
+    anchors = {section.title: anchor for anchor, section in sections}
+    return template.render(document=document, sections=sections, anchors=anchors)
 
 
 def markdown_page(document: Document, *, stem: str) -> str:
@@ -118,6 +120,9 @@ def _cells(table: Table) -> dict[str, Any]:
                 "text": formats.cell(value, spec=spec),
                 "key": formats.sort_key(value),
                 "numeric": is_numeric,
+                "mark": table.marks.get(value) if isinstance(value, str) else None,
+                "link": table.links.get(value) if isinstance(value, str) else None,
+                "file": table.files.get(value) if isinstance(value, str) else None,
             }
             for value, spec, is_numeric in zip(row, specs, numeric, strict=True)
         ]
@@ -146,5 +151,10 @@ def _md_table(table: Table) -> str:
     cells = _cells(table)
     head = [_md_plain(cell["text"]) for cell in cells["head"]]
     rule = ["---:" if cell["numeric"] else "---" for cell in cells["head"]]
-    body = [[_md_plain(cell["text"]) for cell in row] for row in cells["rows"]]
+    body = [[_md_cell(cell, first=i == 0) for i, cell in enumerate(r)] for r in cells["rows"]]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *body])
+
+
+def _md_cell(cell: dict[str, Any], *, first: bool) -> str:
+    text = _md_plain(cell["text"])
+    return f"[{text}]({cell['file']})" if first and cell["file"] else text
