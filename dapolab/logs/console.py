@@ -101,7 +101,7 @@ class _Reader:
             pieces = list(_verl_pieces(line.text[found.end() : end]))
             if line.is_cut and end == len(line.text) and pieces:
                 self._cut = f"the last of step {found.group(1)} ({pieces.pop()[0]})"
-            read = {key: leading_value(text) for key, text in pieces}
+            read = dict(pieces)
             values = {key: value for key, value in read.items() if value is not None}
             if values and any("/" in key for key in values) and int(found.group(1)) < LARGEST_STEP:
                 if "timing_s/gen" in values or "timing/gen" in values:
@@ -200,16 +200,30 @@ def _pairs(text: str) -> tuple[dict[str, float], list[str]]:
     return values, [key for key in read if key not in values]
 
 
-def _verl_pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (key, text of the value); a key may hold `` - `` and ``:`` (names of data sets)."""
+def _verl_pieces(text: str) -> Iterator[tuple[str, float | None]]:
+    """Yield (key, value or None); a key may hold `` - `` and ``:`` (names of data sets)."""
     held = ""
     for piece in text.split(" - "):
+        key, colon, value = piece.partition(":")
+        if colon and not held and "_" not in value:  # nearly always: one colon, a plain number
+            try:
+                yield key.strip(), float(value)
+                continue
+            except ValueError:
+                pass
         whole = held + piece
         colons = [i for i, sign in enumerate(whole) if sign == ":"]
         if not colons:
             held = whole + " - "
             continue
         held = ""
-        # the first colon that a number follows: what comes after the number may hold colons too
-        split = next((i for i in colons if leading_value(whole[i + 1 :]) is not None), colons[-1])
-        yield whole[:split].strip(), whole[split + 1 :]
+        yield _split(whole, colons)
+
+
+def _split(whole: str, colons: list[int]) -> tuple[str, float | None]:
+    """Cut at the first colon that a number follows: what comes after it may hold colons too."""
+    for place in colons:
+        value = leading_value(whole[place + 1 :])
+        if value is not None:
+            return whole[:place].strip(), value
+    return whole[: colons[-1]].strip(), None
