@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from gpu_runs.generate import Generator, Request, generate
 from gpu_runs.hf import read_hf, write_hf
-from gpu_runs.model import KvCache
+from gpu_runs.model import Contexts, KvCache
 from gpu_runs.task import DigitSum
 
 SHAPE = {
@@ -67,7 +67,7 @@ def test_logits_agree_to_1e_5(name, tmp_path, tokens, setting):
         assert (logits * 1.05 - expected).abs().max() > 1e-2
         cache = KvCache(mine.config, 3, 40)
         every = torch.arange(3)
-        mine.prefill(tokens[:, :30], cache, slots_N=every, rows_N=every)
+        mine.prefill(Contexts(tokens[:, :30], every, every), cache)
         for at in range(30, 40):
             step = mine.decode(tokens[:, at], cache, torch.full((3,), at), n_keys=at + 1)
             assert (step - expected[:, at]).abs().max() < 1e-5 * expected.abs().max()

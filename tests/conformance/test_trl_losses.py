@@ -141,6 +141,36 @@ def test_what_is_set_wrong_is_rejected(loss: str, change: dict[str, object]) -> 
     assert max(errors) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("loss", "change"),
+    [
+        ("cispo", {"level": "token"}),
+        ("cispo", {"high": 1.1 * 1.05}),
+        ("sapo", {"level": "token"}),
+        ("sapo", {"tau_positive": 1.05}),
+    ],
+)
+def test_what_is_set_wrong_at_the_sequence_level_is_rejected(
+    loss: str, change: dict[str, object]
+) -> None:
+    errors = []
+    for seed in range(20):
+        data = draw(seed, groups=EQUAL_GROUPS, extreme=seed % 2 == 1)
+        logp = data.logp.clone().requires_grad_()
+        cap = {"epsilon_high": 1.1} if loss == "cispo" else {}
+        judge, _ = pairs.judged_loss(
+            loss, data, data.advantages, WHOLE, logp=logp, generation_tokens=50.0, n_steps=1,
+            level="sequence", **cap,
+        )  # fmt: skip
+        clip = pairs.clip(loss, "sequence", None).model_copy(
+            update=({"high": 1.1} if cap else {}) | change
+        )
+        twin = Objective(clip=clip, aggregation=pairs.aggregation(loss, None, 1, 1))
+        ours = pairs.our_loss(twin, data, data.advantages, WHOLE, logp=logp, generation_tokens=50.0)
+        errors.append(slopes_and_values(ours, judge, logp, data)[1])
+    assert max(errors) > 1e-3
+
+
 # ---------------------------------------------------------------------------- other terms
 
 
@@ -181,6 +211,28 @@ def test_kl(loss: str, level: str, corrected: bool, split: Split, cell: Note) ->
     name = "kl, bias correction" if corrected else "kl"
     cell(loss=f"trl:{loss}, {level} + {name}", aggregation=loss, advantage="given",
          structure=split.name)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"ratio_level": "token"}, {"ratio_weight": "detached"}])
+def test_a_kl_that_is_weighed_wrong_is_rejected(change: dict[str, str]) -> None:
+    errors = []
+    for seed in range(10):
+        data = draw(seed, groups=EQUAL_GROUPS)
+        logp = data.logp.clone().requires_grad_()
+        judge, _ = pairs.judged_loss(
+            "grpo", data, data.advantages, WHOLE, logp=logp, generation_tokens=1.0, n_steps=1,
+            level="sequence", beta=0.3, bias_correction_kl=True,
+            per_row={"reference": data.reference},
+        )  # fmt: skip
+        right = Kl(coefficient=0.3, ratio_weight="attached", ratio_level="sequence")
+        twin = Objective(
+            clip=pairs.clip("grpo", "sequence", None),
+            aggregation=pairs.aggregation("grpo", None, 1, 1),
+            kl=right.model_copy(update=change),
+        )
+        ours = pairs.our_loss(twin, data, data.advantages, WHOLE, logp=logp, generation_tokens=1.0)
+        errors.append(slopes_and_values(ours, judge, logp, data)[1])
+    assert max(errors) > 1e-3
 
 
 MODES = {
@@ -230,20 +282,22 @@ def test_vllm_correction(loss: str, mode: str, low: float | None, split: Split, 
     cell(loss=f"trl:{loss} × {bounds}", aggregation=loss, advantage="given", structure=split.name)
 
 
+@pytest.mark.parametrize("loss", ["grpo", "vespo"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_cap_that_is_set_wrong_is_rejected(mode: str) -> None:
+def test_a_cap_that_is_set_wrong_is_rejected(mode: str, loss: str) -> None:
     errors = []
     for seed in range(20):
         data = draw(seed, groups=EQUAL_GROUPS)
         logp = data.logp.clone().requires_grad_()
         judge, _ = pairs.judged_loss(
-            "grpo", data, data.advantages, WHOLE, logp=logp, generation_tokens=1.0, n_steps=1,
+            loss, data, data.advantages, WHOLE, logp=logp, generation_tokens=1.0, n_steps=1,
             per_row={"weights": judged_weights(mode, data)},
         )  # fmt: skip
+        applies = "enters" if loss == "vespo" else "multiplies"
         twin = Objective(
-            clip=pairs.clip("grpo", "token", None),
-            aggregation=pairs.aggregation("grpo", None, 1, 1),
-            sampler=MODES[mode].model_copy(update={"upper": 1.5 * 1.05}),
+            clip=pairs.clip(loss, "token", None),
+            aggregation=pairs.aggregation(loss, None, 1, 1),
+            sampler=MODES[mode].model_copy(update={"upper": 1.5 * 1.05, "applies": applies}),
         )
         ours = pairs.our_loss(twin, data, data.advantages, WHOLE, logp=logp, generation_tokens=1.0)
         errors.append(slopes_and_values(ours, judge, logp, data)[1])
@@ -328,6 +382,10 @@ def test_adaptive_entropy(delta: float, setting: Note) -> None:
         control = control.after(ours.metrics["entropy/token_mean"].item())
         assert control.coef == pytest.approx(state["entropy_coef"], abs=1e-12)
         assert control.last_entropy == pytest.approx(state["_last_world_entropy"], rel=1e-12)
+        if n == 2:  # a step that is 5 % off is another coefficient
+            wrong = replace(control, delta=delta * 1.05, low=-9.0, high=9.0)
+            right = replace(control, low=-9.0, high=9.0)
+            assert abs(wrong.after(0.0).coef - right.after(0.0).coef) > 1e-3
     assert len(applied) > 2
     setting("trl:adaptive entropy", f"steps of {delta}")
 

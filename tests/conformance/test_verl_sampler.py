@@ -231,6 +231,22 @@ def test_decoupled_losses(loss: str, name: str, split: Split, cell: Note) -> Non
              structure=split.name)  # fmt: skip
 
 
+def test_geo_mean_without_pooled_weights_is_rejected() -> None:
+    settings, config = WEIGHTS["token truncate"]
+    data = draw(17, extreme=True)
+    weights, _, _ = verl.rollout_correction(
+        old=data.old, sampler=data.sampler, mask=data.mask, **settings
+    )
+    logp = data.logp.clone().requires_grad_()
+    A = data.advantages.unsqueeze(-1) * data.mask
+    judge, _ = pairs.judged_loss("geo_mean", "token-mean", data, A, LOCAL, logp=logp,
+                                 weights=weights)  # fmt: skip
+    objective = pairs.objective("geo_mean", "token-mean", local=True, sampler=config)
+    ours = pairs.our_loss(objective, data, A, LOCAL, logp=logp, by_micro=False)
+    with pytest.raises(AssertionError):
+        slopes_agree(ours, judge, logp, data, allowed=1e-3)
+
+
 _TOKEN, _SEQUENCE = WEIGHTS["token truncate"], WEIGHTS["sequence truncate"]
 _NEAR = CRITERIA["seq_mean_k1"]
 
