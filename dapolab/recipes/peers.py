@@ -1,17 +1,16 @@
 """Recipes of the other trainers, as their source was read; nothing of them was run."""
 
 from dapolab.recipes.recipe import Batch, Evidence, Recipe
-from dapolab.scenario.advantage import GrpoAdvantage, LeaveOneOutAdvantage, MeanOnlyAdvantage
+from dapolab.scenario.advantage import GrpoAdvantage, MeanOnlyAdvantage
 from dapolab.scenario.aggregation import (
     GenerationWindow,
-    PromptMean,
     SeqMeanTokenMean,
     TokenMean,
     TokenSum,
 )
 from dapolab.scenario.clip import CispoClip, DppoTvClip, GspoClip, PpoClip
-from dapolab.scenario.collector import FilterNoRefill, NoFilter, Rounds
-from dapolab.scenario.objective import Kl, Length, Objective, OverlongPenalty, SamplerCorrection
+from dapolab.scenario.collector import FilterNoRefill, NoFilter
+from dapolab.scenario.objective import Kl, Objective, SamplerCorrection
 
 _SYMMETRIC = PpoClip(low=0.2, high=0.2)
 _OPENRLHF = Evidence("read", "OpenRLHF/OpenRLHF 3c3be62", "by 2026-09-14")
@@ -33,14 +32,6 @@ _SLIME_SOURCE = (
     "slime/backends/megatron_utils/loss.py:1283-1383",
     "slime/ray/rollout.py:608-633",
 )
-_NEMO = Evidence("read", "NVIDIA-NeMo/RL 7ea279a", "by 2026-08-22")
-_NEMO_SOURCE = (
-    "nemo_rl/algorithms/loss/loss_functions.py:111-788",
-    "nemo_rl/algorithms/advantage_estimator.py:57-98",
-)
-_SKYRL = Evidence("read", "NovaSky-AI/SkyRL a956457")
-_SKYRL_SOURCE = ("skyrl/backends/skyrl_train/utils/ppo_utils.py:1152-1220",)
-_SKYRL_KL = Kl(place="loss", estimator="k3", coefficient=0.001)
 _TINKER = Evidence("read", "thinking-machines-lab/tinker-cookbook 9dfcc3a", "2026-08")
 _TINKER_SOURCE = ("tinker built-in losses", "tinker_cookbook/rl/data_processing.py:235")
 _TINKER_NOTES = (
@@ -151,79 +142,6 @@ RECIPES: tuple[Recipe, ...] = (
         evidence=Evidence("read", "inclusionAI/AReaL 4aef98d"),
         source=("areal/utils/functional/functional.py:429-559", "areal/api/cli_args.py:42-75"),
         notes=("group normalisation as in its GRPO examples; NormConfig is absent by default",),
-    ),
-    Recipe(
-        id="nemo-rl",
-        framework="NeMo RL",
-        version="7ea279a",
-        summary="leave-one-out baseline and std, token mean, KL loss",
-        objective=Objective(
-            advantage=LeaveOneOutAdvantage(ddof=1, eps=1e-6),
-            clip=_SYMMETRIC,
-            aggregation=TokenMean(),
-            kl=Kl(place="loss", estimator="k3", coefficient=0.01),
-        ),
-        collector=NoFilter(),
-        evidence=_NEMO,
-        source=_NEMO_SOURCE,
-        notes=(
-            "the std is that of the others, per sample: with 1 right of 8 the right one has none",
-        ),
-    ),
-    Recipe(
-        id="nemo-rl-dapo",
-        framework="NeMo RL",
-        version="dapo-qwen2.5-7b.v2",
-        summary="its DAPO example: group std, clip-higher, dual clip 10",
-        objective=Objective(
-            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
-            clip=PpoClip(low=0.2, high=0.28, dual_c=10.0),
-            aggregation=TokenMean(),
-            length=Length(
-                penalty=OverlongPenalty(cap_tokens=14_336, buffer_tokens=2_048, beyond="unclamped")
-            ),
-        ),
-        collector=Rounds(max_num_gen_batches=11),
-        batch=Batch(prompts=512, group_size=16),
-        when_no_signal="error",
-        evidence=_NEMO,
-        source=(*_NEMO_SOURCE, "examples/configs/recipes/llm/dapo-qwen2.5-7b.v2.yaml @03334c2"),
-        notes=(
-            "max_gen_batches 10 is checked afterwards: 11 rounds are generated",
-            "the filter keeps samples, not groups; the engine may go on to 16,384 tokens, past "
-            "the cap of the penalty",
-        ),
-    ),
-    Recipe(
-        id="skyrl",
-        framework="SkyRL",
-        version="a956457",
-        summary="token mean of the mini-batch, KL loss on by default",
-        objective=Objective(
-            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
-            clip=_SYMMETRIC,
-            aggregation=TokenMean(),
-            kl=_SKYRL_KL,
-        ),
-        collector=NoFilter(),
-        evidence=_SKYRL,
-        source=_SKYRL_SOURCE,
-        notes=('dual clip (c 3) only with policy_loss_type "dual_clip"',),
-    ),
-    Recipe(
-        id="skyrl-prompt-mean",
-        framework="SkyRL",
-        version="a956457",
-        summary="loss_reduction prompt_mean: DAPO Eq. 12 as printed",
-        objective=Objective(
-            advantage=GrpoAdvantage(ddof=1, eps=1e-6),
-            clip=_SYMMETRIC,
-            aggregation=PromptMean(),
-            kl=_SKYRL_KL,
-        ),
-        collector=NoFilter(),
-        evidence=_SKYRL,
-        source=_SKYRL_SOURCE,
     ),
     Recipe(
         id="roll",
