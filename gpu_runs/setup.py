@@ -87,13 +87,15 @@ def build_world(preset: Preset, device: torch.device) -> World:
 
     pool = task.problems("train", preset.data.n_prompts, seed=preset.data.seed)
     exam = preset.evaluation
+    heldout = task.problems("heldout", exam.n_prompts, seed=exam.seed)
+    _check_fits(model, [*pool, *heldout], cap_tokens=preset.rollout.cap_tokens)
     return World(
         preset=preset,
         device=device,
         task=task,
         model=model,
         prompts=PromptStream(pool, seed=preset.run.seed, n_epochs=preset.data.epochs),
-        heldout=task.problems("heldout", exam.n_prompts, seed=exam.seed),
+        heldout=heldout,
         scores=Scores(task, rule.length, filter_metric=preset.rollout.filter_metric),
         generator=generator("rollout"),
         examiner=generator("held-out"),
@@ -105,6 +107,16 @@ def build_world(preset: Preset, device: torch.device) -> World:
             seed=preset.run.seed,
         ),
     )
+
+
+def _check_fits(model: Decoder, problems: list[Problem], *, cap_tokens: int) -> None:
+    longest = max(len(problem.prompt) for problem in problems)
+    most = model.config.max_positions
+    if longest + cap_tokens > most:
+        raise ConfigError(
+            f"rollout.cap_tokens {cap_tokens} and a prompt of {longest} tokens exceed the model's "
+            f"{most} positions; lower the cap"
+        )
 
 
 def make_task_and_model(preset: Preset, device: torch.device) -> tuple[Task, Decoder]:
