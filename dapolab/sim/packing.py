@@ -46,16 +46,19 @@ def _in_order(lengths: Int, ranks: int) -> list[Int]:
 
 
 def _balanced(lengths: Int, ranks: int) -> list[Int]:
-    """Give the longest first to the rank with the fewest tokens among those with room left."""
+    """Give the longest first to the rank with the fewest tokens among those with room left.
+
+    Within a rank the order of the batch stays.
+    """
     most = -(-len(lengths) // ranks)
     shares: list[list[int]] = [[] for _ in range(ranks)]
     open_ranks = [(0, rank) for rank in range(ranks)]
-    for length in sorted(lengths.tolist(), reverse=True):
+    for index in np.argsort(-lengths, kind="stable").tolist():
         tokens, rank = heapq.heappop(open_ranks)
-        shares[rank].append(length)
+        shares[rank].append(index)
         if len(shares[rank]) < most:
-            heapq.heappush(open_ranks, (tokens + length, rank))
-    return [np.asarray(share, dtype=np.int64) for share in shares]
+            heapq.heappush(open_ranks, (tokens + int(lengths[index]), rank))
+    return [lengths[np.sort(np.asarray(share, dtype=np.int64))] for share in shares]
 
 
 def _rank_load(lengths: Int, packing: Packing) -> tuple[float, int]:
