@@ -48,6 +48,31 @@ def test_prime_rl_metrics_of_two_processes_in_one_file(tmp_path: Path) -> None:
         assert not has_note(table, "more than once")
 
 
+def test_prime_rl_agents_are_named_by_the_user(tmp_path: Path) -> None:
+    """train/agg/{all|effective}/{agent}/… (prime-rl's TraceMetrics): one agent, else nothing."""
+    row = {
+        "step": 3,
+        "time/step": 30.0,
+        "train/agg/all/num_output_tokens/mean": 200.0,
+        "train/agg/all/solver/solved_some": 0.25,
+        "train/agg/all/solver/is_truncated/mean": 0.125,
+        "train/agg/effective/solver/reward/mean": 0.5,
+        "train/agg/all/solver/reward/mean": 0.75,
+    }
+    table = read_text(tmp_path, lines([row]), "metrics.jsonl")
+    assert table.framework == "prime_rl"
+    assert column(table, "rollout/mean_completion_tokens") == [200.0]
+    assert column(table, "rollout/mixed_share") == [0.25]
+    assert column(table, "rollout/truncated_share") == [0.125]
+    assert column(table, "reward/candidate_mean") == [0.75]
+    assert column(table, "reward/trained_mean") == [0.5]
+    assert has_note(table, "solver/reward/mean", "rejected and errored too")
+    two = read_text(tmp_path, lines([row | {"train/agg/all/judge/solved_some": 0.5}]), "m.jsonl")
+    assert "rollout/mixed_share" not in two.frame
+    assert column(two, "extra/train/agg/all/judge/solved_some") == [0.5]
+    assert column(two, "extra/train/agg/all/solver/solved_some") == [0.25]
+
+
 def test_tinker_metrics(tmp_path: Path) -> None:
     def row(step: int, mixed: float) -> dict[str, float]:
         return {

@@ -3,6 +3,7 @@
 The two processes step independently and may write to one file; their times keep the role in front.
 """
 
+import re
 from collections.abc import Mapping
 
 from dapolab.logs.vocabulary import Key, Mapped, Vocabulary
@@ -11,6 +12,10 @@ _TRAINER_ROOTS = frozenset(
     {"perf", "optim", "loss", "entropy", "mismatch_kl", "kl_ent_ratio", "is_masked", "ref_kl"}
 )
 _TIME = "time/"
+_AGENT = re.compile(r"^(train/agg/(?:all|effective))/[^/]+/(?=reward/|is_truncated/|solved_)")
+_ALL = "everything that came back for the step, rejected and errored too"
+_EFFECTIVE = "admitted, without error, of a trained agent"
+_SOLVED = "of the groups that came back; right means a reward of 1, wrong that rewards sum to 0"
 _GROUPS = "means over groups of the group's mean, not over responses"
 
 KEYS = (
@@ -50,6 +55,33 @@ KEYS = (
         ("rollout/mixed_share",),
         "the rest, partial rewards included",
     ),
+    Key(
+        "train/agg/all/num_output_tokens/mean",
+        ("rollout/mean_completion_tokens",),
+        _ALL + "; turns of an episode are summed",
+    ),
+    Key("train/agg/all/num_output_tokens/max", ("rollout/max_completion_tokens",), _ALL),
+    Key("train/agg/all/num_output_tokens/min", ("rollout/min_completion_tokens",), _ALL),
+    Key(
+        "train/agg/effective/num_output_tokens/mean",
+        ("trained/mean_completion_tokens", "bias/length_trained"),
+        _EFFECTIVE,
+    ),
+    Key(
+        "train/agg/effective/num_output_tokens/max", ("trained/max_completion_tokens",), _EFFECTIVE
+    ),
+    Key("train/agg/all/AGENT/is_truncated/mean", ("rollout/truncated_share",), _ALL),
+    Key("train/agg/effective/AGENT/is_truncated/mean", ("trained/truncated_share",), _EFFECTIVE),
+    Key("train/agg/all/AGENT/reward/mean", ("reward/candidate_mean",), _ALL),
+    Key("train/agg/effective/AGENT/reward/mean", ("reward/trained_mean",), _EFFECTIVE),
+    Key("train/agg/all/AGENT/solved_none", ("rollout/all_wrong_share",), _SOLVED),
+    Key("train/agg/all/AGENT/solved_all", ("rollout/all_right_share",), _SOLVED),
+    Key("train/agg/all/AGENT/solved_some", ("rollout/mixed_share",), _SOLVED),
+    Key(
+        "progress/output_tokens",
+        ("rollout/train_completion_tokens",),
+        "the admitted rollouts of the batch",
+    ),
     Key("progress/samples", ("trained/responses",), "the batch, before pruning"),
     Key("progress/rollouts", ("trained/responses",), "the batch, before pruning"),
     Key("progress/tokens", ("trained/total_tokens",), "prompts and responses of the batch"),
@@ -87,7 +119,9 @@ def derive(mapped: Mapped) -> None:
 PRIME_RL = Vocabulary(
     "prime_rl",
     KEYS,
+    same=(_AGENT, r"\1/AGENT/"),
     marks=(
+        "train/agg/",
         "time/step",
         "time/wait_for_policy",
         "trainer/",

@@ -1,6 +1,7 @@
 """What a framework's keys mean: which column each fills, and what it covers and does not."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -69,6 +70,8 @@ class Vocabulary:
     keys : in order of preference.
     marks : beginnings of keys that no other framework has: without one the keys are not its own.
     prefixes : what its loggers put before a key on some backends.
+    same : a pattern and its replacement, for keys that hold a name of the user's (an agent); where
+        two keys of a log become one by it, neither is taken.
     derive : adds columns that follow exactly from the keys, and notes on the whole log.
     silent : what no key of the framework tells.
     """
@@ -77,6 +80,7 @@ class Vocabulary:
     keys: tuple[Key, ...]
     marks: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
+    same: tuple[re.Pattern[str], str] | None = None
     derive: Callable[[Mapped], None] = _nothing_more
     silent: str = ""
 
@@ -89,12 +93,15 @@ class Vocabulary:
         """Return {plain key: key in the log} of the names that the vocabulary has."""
         plain = {key.name for key in self.keys}
         found: dict[str, str] = {}
+        general: dict[str, list[str]] = {}
         for name in names:
+            if self.same and (same := self.same[0].sub(self.same[1], name)) in plain:
+                general.setdefault(same, []).append(name)
             for prefix in ("", *self.prefixes):
                 bare = name.removeprefix(prefix) if name.startswith(prefix) else name
                 if bare in plain:
                     found.setdefault(bare, name)
-        return found
+        return found | {same: which[0] for same, which in general.items() if len(which) == 1}
 
 
 def apply(
