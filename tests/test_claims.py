@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from dapolab.claims import (
     run_claim,
 )
 from dapolab.claims.claim import Claim, Row
+from dapolab.claims.figure import place, verdict_figure
 from dapolab.claims.report import claims_document
 from dapolab.claims.verdict import estimate, judge
 from dapolab.cli import claims as command
@@ -219,8 +221,9 @@ def test_exact_claims_are_decided(claim) -> None:
     assert (found.verdict == "fails") == bool(claim.correction)
     for row in found.rows:
         if row.predicted is not None:
-            # finite inner steps overshoot the flow's fixed point of c1; all else is exact
-            rel = 5e-3 if claim.id.startswith("c1-") else 1e-9
+            # finite inner steps overshoot the flow's fixed point of c1, and c15 splits whole GPUs
+            # where theory splits shares; all else is exact
+            rel = 5e-3 if claim.id.startswith(("c1-", "c15-")) else 1e-9
             assert row.measured.mean == pytest.approx(row.predicted, rel=rel, abs=1e-9)
 
 
@@ -399,7 +402,39 @@ def test_page_of_every_claim_renders() -> None:
     outcomes = [conclude(claim, None, predicted=claim.predict()) for claim in CLAIMS]
     page = claims_document(outcomes, provenance={})
     assert "not yet measured" in markdown_page(page, stem="claims")
-    assert html_page(page).count("<h2") >= len(CLAIMS)
+    html = html_page(page)
+    assert html.count("<h3>") == len(CLAIMS)
+    assert html.count("<h2>") < 12  # families alone are in the menu
+    for claim in CLAIMS:  # the overview leads to each claim's own section
+        anchor = re.search(rf'<a href="#([a-z0-9-]+)">{re.escape(claim.id)}</a>', html)
+        assert anchor is not None
+        assert f'<section id="{anchor[1]}">' in html
+    assert html.count('<span class="mark open">not yet measured</span>') >= len(CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "at"),
+    [
+        (VALUE, 1.0, 0.0),
+        (VALUE, 2.0, 1.0),  # the rival
+        (VALUE, 1.25, 0.25),
+        (BOUND, 0.5, -0.5),
+        (ORDER, 0.5, 0.0),  # the least difference that would do
+        (ORDER, 0.0, 1.0),  # no difference
+        (ORDER, 1.0, -1.0),
+        (replace(ORDER, side="below"), -1.0, -1.0),
+    ],
+)
+def test_the_scale_of_the_figure(row, value, at) -> None:
+    assert place(row, value, says=row.says) == pytest.approx(at)
+
+
+def test_the_figure_shows_what_was_measured() -> None:
+    outcomes = [run_claim(c, seed=0, quick=True) for c in find_claims(CLAIMS, "c13")]
+    outcomes.append(conclude(CLAIMS[0], None, predicted=CLAIMS[0].predict()))
+    alt = verdict_figure(outcomes).alt
+    assert "c13-gspo-length fails" in alt
+    assert CLAIMS[0].id not in alt
 
 
 def test_wrong_words_are_one_line(capsys) -> None:

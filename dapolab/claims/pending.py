@@ -1,103 +1,8 @@
 """Claims whose instrument does not exist yet: what theory says of them, and no verdict."""
 
 from dapolab.claims.claim import Claim, Row
-from dapolab.theory.pipeline import (
-    best_split,
-    exponential_step_rate,
-    fixed_cycle_s,
-    streaming_staleness,
-)
 
-_LATER = "No verdict yet: the async learner of the simulator is issue E."
-_TRAINING = "No verdict yet: real training is issue D; no other instrument can decide it."
-
-_P12 = Claim(
-    id="p12-staleness",
-    kind="value",
-    statement="A staleness bound η > 1 helps only through randomness: with fixed rollout and train "
-    "times of 1 s the cycle is 1 s at η=1 and η=3 alike, with exponential ones the rate goes from "
-    "2/3 to 4/5; staleness grows in proportion to an answer's own length.",
-    source="theory.md P12, F2, F3, F4",
-    instrument="none yet",
-    rows=(
-        Row(
-            name="cycle at η=3 over η=1, fixed times",
-            kind="value",
-            says=1.0,
-            rival=0.5,
-            tolerance=0.02,
-            unit="ratio",
-            why="2 % of the time",
-        ),
-        Row(
-            name="rate at η=3 over η=1, exponential times",
-            kind="value",
-            says=1.2,
-            rival=1.0,
-            tolerance=0.04,
-            unit="ratio",
-            why="4 % of the time",
-        ),
-        Row(
-            name="versions per mean length, K=64, B=32",
-            kind="value",
-            rival=0.0,
-            tolerance=0.2,
-            unit="versions",
-            why="a fifth of a version",
-        ),
-    ),
-    predict=lambda: {
-        "cycle at η=3 over η=1, fixed times": fixed_cycle_s(1.0, train_s=1.0, staleness=3)
-        / fixed_cycle_s(1.0, train_s=1.0, staleness=1),
-        "rate at η=3 over η=1, exponential times": exponential_step_rate(
-            1.0, train_per_s=1.0, staleness=3
-        )
-        / exponential_step_rate(1.0, train_per_s=1.0, staleness=1),
-        "versions per mean length, K=64, B=32": streaming_staleness(
-            n_slots=64, batch_responses=32, mean_duration_s=1.0
-        ).slope_versions_per_s,
-    },
-    how_to_read=_LATER,
-)
-
-_C15 = Claim(
-    id="c15-async-for-free",
-    kind="order",
-    statement="Asynchronous training removes the long tail for free: splitting the GPUs between "
-    "rollout and training is faster than the colocated synchronous loop.",
-    correction="With perfect scaling and no latency floor the best split gains exactly nothing; "
-    "what it gains comes from the latency that no GPU shortens, and is paid in staleness.",
-    source="theory.md circulated 15, F6",
-    instrument="none yet",
-    rows=(
-        Row(
-            name="colocated over split cycle, no latency floor",
-            kind="order",
-            says=1.0,
-            rival=1.0,
-            tolerance=0.05,
-            unit="ratio",
-            why="5 % of the time",
-        ),
-        Row(
-            name="colocated over split cycle, a third latency",
-            kind="order",
-            says=1.0,
-            rival=1.0,
-            tolerance=0.05,
-            unit="ratio",
-            why="5 % of the time",
-        ),
-    ),
-    predict=lambda: {
-        "colocated over split cycle, no latency floor": best_split(1.0, train_s=1.0).gain,
-        "colocated over split cycle, a third latency": best_split(
-            1.0, train_s=1.0, latency_s=1.0
-        ).gain,
-    },
-    how_to_read=_LATER,
-)
+_TRAINING = "No verdict yet: real training alone can decide it."
 
 _REAL_ENTROPY = Claim(
     id="real-clip-higher-entropy",
@@ -143,4 +48,4 @@ _REAL_STEPS = Claim(
     "steps are not seconds.",
 )
 
-CLAIMS = (_P12, _C15, _REAL_ENTROPY, _REAL_STEPS)
+CLAIMS = (_REAL_ENTROPY, _REAL_STEPS)
