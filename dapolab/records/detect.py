@@ -155,8 +155,8 @@ def _by_row(path: Path, row: dict[str, Any]) -> str:
         return "dapo_06"
     if keys == {"step", "data"} and isinstance(row["data"], dict):
         raise ConfigError(
-            f"{path}: verl's metric log (step, data), not responses; the dumps are written where "
-            "trainer.rollout_data_dir points"
+            f"{path}: verl's metric log (step, data), not responses: dapolab import-log reads it; "
+            "the dumps are written where trainer.rollout_data_dir points"
         )
     return "table"
 
