@@ -153,7 +153,7 @@ def _fresh(settings: FreshModel, task: DigitSum, device: torch.device) -> Decode
         batch=settings.warm_batch,
         learning_rate=settings.warm_learning_rate,
     )
-    return warm_start(task, config, recipe, seed=0).to(device)
+    return warm_start(task, config, recipe, seed=0, device=device)
 
 
 def _math(preset: Preset, settings: MathTask, device: torch.device) -> tuple[Task, Decoder]:

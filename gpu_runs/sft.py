@@ -39,13 +39,16 @@ def warm_start(
     *,
     seed: int,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
+    device: torch.device | str = "cpu",
 ) -> Decoder:
     """Return a model that imitates the demonstrations; a function of its arguments on one CPU.
 
-    ``on_step`` gets the step and the mean loss per response token, in nats.
+    ``on_step`` gets the step and the mean loss per response token, in nats. On CUDA matrix products
+    are bf16.
     """
     torch.manual_seed(seed)
-    model = Decoder(config)
+    model = Decoder(config).to(device)
+    kind = torch.device(device).type
     rng = stream(seed, "warm-start")
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.99), weight_decay=0.01
@@ -55,8 +58,9 @@ def warm_start(
         scale = min((step + 1) / recipe.n_warmup, 1 - 0.9 * max(0.0, progress))
         optimizer.param_groups[0]["lr"] = recipe.learning_rate * scale
         shown = demonstrations(task, recipe.batch, rng=rng, style=recipe.style)
-        tokens_BT, wanted_BT = _batch(shown, pad=task.pad_token)
-        logp_BT, _ = model.logprobs(tokens_BT, wanted_BT=wanted_BT)
+        tokens_BT, wanted_BT = (x.to(device) for x in _batch(shown, pad=task.pad_token))
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind == "cuda"):
+            logp_BT, _ = model.logprobs(tokens_BT, wanted_BT=wanted_BT)
         loss = -logp_BT.sum() / wanted_BT.sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
