@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "check": "your training config: what does nothing or harms",
     "bandit": "what a loss or a clip does to a toy policy",
     "claims": "what people say of DAPO, with verdicts",
+    "report": "the lab's pages: drawn from stored tables, or measured",
     "bench": "speed of this installation, as ratios",
 }
 FIRST = """\
