@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dapolab.sim.learner import LearnerTime
+from dapolab.sim.residency import share
 
 
 @dataclass
@@ -53,14 +54,14 @@ class Overlap:
             return steps
         edges = np.array([0.0, *self._start_s[1:], self._free_s + self._sync_s])
         seconds, work = np.diff(edges), np.array(self._work_s)
-        copies = steps["time/sync_seconds"].to_numpy()
+        busy = work + steps["time/sync_seconds"].to_numpy()
         trains = steps["rollout/effective_groups"].to_numpy() > 0
         age = np.where(trains, np.array(self._age, dtype=np.float64), np.nan)
         columns = {
             "time/step_seconds": seconds,
             "time/gpu_seconds": seconds * n_gpus,
-            "pipeline/learner_wait_seconds": np.maximum(seconds - work - copies, 0.0),
-            "pipeline/learner_busy_share": np.minimum((work + copies) / seconds, 1.0),
+            "pipeline/learner_wait_seconds": np.maximum(seconds - busy, 0.0),
+            "pipeline/learner_busy_share": share(busy, seconds),
             "staleness/off_policy_token_share": np.where(
                 age > 0, age > 0, age + _known(steps, "staleness/off_policy_token_share")
             ),

@@ -17,7 +17,7 @@ from dapolab.sim.learner import PARTS
 from dapolab.sim.outset import SimRun, gpus_held
 from dapolab.sim.pipe import Place
 from dapolab.sim.pipeline_record import PipelineRecord
-from dapolab.sim.residency import merged, peak_resident, resident_s
+from dapolab.sim.residency import merged, over, peak_resident, resident_s, share
 from dapolab.sim.step_metrics import StepBatch, group_columns
 from dapolab.sim.token_ages import token_ages
 
@@ -171,14 +171,14 @@ class _Books:
             "time/step_seconds": seconds,
             "time/gpu_seconds": seconds * gpus_held(scenario),
             "pipeline/learner_wait_seconds": np.maximum(seconds - busy, 0.0),
-            "pipeline/learner_busy_share": _share(busy, seconds),
-            "pipeline/rollout_busy_share": _share(decoding / hardware.replicas, seconds),
-            "pipeline/rollout_slot_share": _share(resident / slots, seconds),
+            "pipeline/learner_busy_share": share(busy, seconds),
+            "pipeline/rollout_busy_share": share(decoding / hardware.replicas, seconds),
+            "pipeline/rollout_slot_share": share(resident / slots, seconds),
             "pipeline/queued_groups": np.array(
                 [update.n_queued for update in self.record.updates], dtype=np.float64
             ),
-            "rollout/idle_slot_share": 1.0 - _share(resident, peak * seconds),
-            "engine/mean_concurrency": _over(resident, seconds),
+            "rollout/idle_slot_share": 1.0 - share(resident, peak * seconds),
+            "engine/mean_concurrency": over(resident, seconds),
             "engine/preemptions": batch.n_preemptions_S.astype(np.float64),
             "engine/peak_kv_tokens": batch.peak_kv_tokens_S.astype(np.float64),
         }
@@ -239,7 +239,7 @@ class _Books:
             "end_s": facts.end_s.reshape(-1, size)[order].max(axis=1),
             "version_submitted": self.version_P.astype(np.float64),
             "version_trained": np.where(trained, self.step_P, np.nan),
-            "staleness_mean": np.where(trained, _over(aged_P, tokens_P), np.nan),
+            "staleness_mean": np.where(trained, over(aged_P, tokens_P), np.nan),
         }
         names = [name for name in GROUP_COLUMNS if name not in ("policy", "replication")]
         absent = np.full(len(order), np.nan)
@@ -269,12 +269,3 @@ class _Books:
                 "end_s": rows(facts.end_s),
             }
         )
-
-
-def _over(x: Float, y: Float) -> Float:
-    return np.asarray(np.divide(x, y, out=np.full(len(x), np.nan), where=y > 0))
-
-
-def _share(x: Float, y: Float) -> Float:
-    """Return x/y cut to 1: sums of differences of large times round."""
-    return np.minimum(_over(x, y), 1.0)

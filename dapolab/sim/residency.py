@@ -42,10 +42,20 @@ def peak_resident(begin_s: Float, end_s: Float, edges_s: Float) -> Float:
     change = np.concatenate([np.full(len(end_s), -1), np.ones(len(begin_s), dtype=np.int64)])
     order = np.argsort(times, kind="stable")
     times, n_after = times[order], np.cumsum(change[order])
-    # a window's first entry is N at its start: one entry is put in before its events
-    at = np.searchsorted(times, edges_s[:-1], side="right")
-    padded = np.concatenate([[0], n_after])
-    entries = np.insert(n_after, at, padded[at])
-    starts = at + np.arange(len(at))
-    stop = np.searchsorted(times, edges_s[-1], side="left") + len(at)
-    return np.asarray(np.maximum.reduceat(entries[: max(stop, starts[-1] + 1)], starts), float)
+    # each window: N at its start, then N after every event strictly inside it
+    at_start = np.concatenate([[0], n_after])[np.searchsorted(times, edges_s[:-1], side="right")]
+    inside = (times > edges_s[0]) & (times < edges_s[-1]) & ~np.isin(times, edges_s)
+    place = np.searchsorted(times[inside], edges_s[:-1])
+    entries = np.insert(n_after[inside], place, at_start)
+    starts = place + np.arange(len(place))
+    return np.asarray(np.maximum.reduceat(entries, starts), dtype=np.float64)
+
+
+def over(x: Float, y: Float) -> Float:
+    """Return x/y, NaN where there is nothing to divide by."""
+    return np.asarray(np.divide(x, y, out=np.full(len(x), np.nan), where=y > 0))
+
+
+def share(x: Float, y: Float) -> Float:
+    """Return x/y cut to 1: sums of differences of large times round."""
+    return np.minimum(over(x, y), 1.0)

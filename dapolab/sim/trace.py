@@ -13,12 +13,17 @@ def perfetto(run: SimRun, *, name: str) -> dict[str, Any]:
     """Return the trace document; load it at ui.perfetto.dev or chrome://tracing.
 
     Times are microseconds of simulated time. Process 0 is the trainer (one thread for phases, one
-    for waves); process r + 1 is replica r, whose threads are the lanes that its responses fill.
+    for waves, one for a learner that works beside the rollout); process r + 1 is replica r, whose
+    threads are the lanes that its responses fill.
     """
     events: list[dict[str, Any]] = [_named("process_name", 0, None, f"{name}: trainer")]
     events += [_named("thread_name", 0, 0, "phases"), _named("thread_name", 0, 1, "waves")]
-    for _, step in run.steps.iterrows():
-        events += _phases(step)
+    beside = run.steps["pipeline/learner_wait_seconds"].notna()
+    if beside.any():
+        events.append(_named("thread_name", 0, 2, "learner"))
+    opens_s = run.steps["time/step_seconds"].cumsum().shift(fill_value=0.0)
+    for (_, step), opened_s, is_beside in zip(run.steps.iterrows(), opens_s, beside, strict=True):
+        events += _beside(step, opened_s) if is_beside else _phases(step)
     for _, wave in run.waves.iterrows():
         arguments = {"groups": int(wave["n_groups"]), "idle_slot_share": wave["idle_slot_share"]}
         label = f"step {int(wave['step'])} wave {int(wave['wave'])}"
@@ -37,6 +42,29 @@ def _phases(step: pd.Series) -> list[dict[str, Any]]:
         if seconds > 0:
             events.append(_span(f"step {number} {phase}", 0, 0, end_s, end_s + seconds, {}))
             end_s += seconds
+    return events
+
+
+def _beside(step: pd.Series, opened_s: float) -> list[dict[str, Any]]:
+    """Return the rollout of a step that has one of its own, and what the learner did meanwhile.
+
+    All its waits are drawn as one: before its work, one step off after it.
+    """
+    number = int(step["step"])
+    events, rollout_s = [], float(step["time/rollout_seconds"])
+    if np.isfinite(rollout_s):
+        start_s = float(step["start_s"])
+        events.append(_span(f"step {number} rollout", 0, 0, start_s, start_s + rollout_s, {}))
+    at_s = opened_s
+    parts = [("waits", "pipeline/learner_wait_seconds")]
+    parts += [(part, f"time/{part}_seconds") for part in PARTS]
+    if np.isfinite(rollout_s) and number > 0:
+        parts.append(parts.pop(0))  # one step off: the wait is for the next rollout
+    for part, column in parts:
+        seconds = float(step[column])
+        if seconds > 0:
+            events.append(_span(f"step {number} {part}", 0, 2, at_s, at_s + seconds, {}))
+            at_s += seconds
     return events
 
 
