@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dapolab.errors import ConfigError
-from gpu_runs.model import Decoder, KvCache
+from gpu_runs.model import Contexts, Decoder, KvCache
 from gpu_runs.sampling import draw
 from gpu_runs.slots import Completion, Entry, Finish, Key, Request, Slots
 from gpu_runs.task import Vocabulary
@@ -26,13 +26,16 @@ from gpu_runs.task import Vocabulary
 MAX_PREFILL_TOKENS = 2**16
 """Most padded prompt tokens of one prefill call; more are split."""
 
+LEAST_BAND = 32
+"""Fewest slots that are worth a product of their own."""
+
 
 class Iteration(NamedTuple):
     """One iteration: ``n`` responses gained a token each in ``seconds``, admission included.
 
     ``sum_context`` counts the tokens attended to, each response's newest included. At its start
-    ``admitted`` responses took a slot and ``prefill_tokens`` tokens were computed and written to
-    the cache (a prompt that several of them share, once) in ``admit_seconds``.
+    ``admitted`` responses took a slot, which took ``admit_seconds``; the ``prefill_tokens`` of
+    their contexts (a prompt that several of them share counts once) ride on the decode's pass.
     """
 
     n: int
@@ -159,7 +162,7 @@ class Generator:
     def _reserve(self, n_positions: int) -> None:
         """Let the cache hold that many tokens a slot."""
         if n_positions > self._cache.n_positions:
-            rounded = min(-(-n_positions // 64) * 64, self.model.config.max_positions)
+            rounded = min(-(-n_positions // 16) * 16, self.model.config.max_positions)
             old, self._cache = self._cache, self._allocate(rounded)
             self._cache.store[..., : old.n_positions, :] = old.store
 
@@ -177,15 +180,17 @@ class Generator:
     def _release(
         self, leaving: Sequence[int], finish: Sequence[Finish], now: float
     ) -> list[Completion]:
-        if not leaving:
+        slots, long_from = self._slots, self._cache.n_positions // 2
+        if not leaving and long_from not in slots.context[: slots.n]:
             return []
-        slots = np.asarray(leaving)
-        out, targets, sources = self._slots.release(slots, finish, now)
+        out, targets, sources = slots.release(
+            np.asarray(leaving, dtype=np.int64), finish, now, long_from=long_from
+        )
         if len(targets):
             self._cache.move(
                 torch.from_numpy(sources).to(self._device),
                 torch.from_numpy(targets).to(self._device),
-                n_positions=int(self._slots.context[targets].max()),
+                n_positions=int(slots.context[targets].max()),
             )
         self._keys -= {completion.request.key for completion in out}
         return out
@@ -199,16 +204,18 @@ class Generator:
         With nothing in flight it returns at once and records nothing.
         """
         started = self._clock()
-        admitted, prefill_tokens = self._admit(started)
+        admitted, prefill_tokens, contexts = self._admit(started)
         admit_seconds = self._clock() - started if admitted else 0.0
         slots = self._slots
         if not slots.n:
             return []
         n, context = slots.n, slots.context[: slots.n]
-        sum_context, longest = int(context.sum()), int(context.max())
+        sum_context, bands = int(context.sum()), slots.bands(least=LEAST_BAND)
         inputs = torch.from_numpy(np.stack((slots.last[:n], context - 1, slots.noise())))
         last, positions, noise = inputs.to(self._device)
-        logits = self.model.decode(last.long(), self._cache, positions.long(), n_keys=longest)
+        logits = self.model.decode(
+            last.long(), self._cache, positions.long(), bands=bands, contexts=contexts
+        )
         tokens, logprobs = draw(logits, noise, self.temperature)
         drawn = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
         slots.append(drawn[0].astype(np.int64), drawn[1])
@@ -224,34 +231,38 @@ class Generator:
         )
         return done
 
-    def _admit(self, now: float) -> tuple[int, int]:
-        """Fill the free slots from the queue; return responses admitted and tokens computed."""
+    def _admit(self, now: float) -> tuple[int, int, Contexts | None]:
+        """Fill the free slots from the queue.
+
+        Returns
+        -------
+        responses admitted, tokens of their contexts (shared ones once), and the contexts that the
+        iteration's decode is to compute. Those beyond ``MAX_PREFILL_TOKENS`` are computed here.
+        """
         slots, first = self._slots, self._slots.n
         new = [self._queue.popleft() for _ in range(min(len(self._queue), slots.size - first))]
         slots.add(new, now)
         rows: dict[tuple[int, ...], list[int]] = {}
         for slot, entry in enumerate(new, start=first):
-            # the newest token is fed by the decode that follows
+            # the newest token is the decode's
             rows.setdefault(entry.context[:-1], []).append(slot)
         rows.pop((), None)
-        contexts = sorted(rows, key=len)
-        while contexts:
-            size = max(1, MAX_PREFILL_TOKENS // len(contexts[-1]))
-            chunk, contexts = contexts[-size:], contexts[:-size]
-            self._prefill({context: rows[context] for context in chunk})
-        if new and self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)  # so that admission is timed by itself
-        return len(new), sum(map(len, rows))
+        left, contexts = sorted(rows, key=len), None
+        while left:
+            if contexts is not None:
+                self.model.prefill(contexts, self._cache)
+            size = max(1, MAX_PREFILL_TOKENS // len(left[-1]))
+            chunk, left = left[-size:], left[:-size]
+            contexts = self._contexts({context: rows[context] for context in chunk})
+        return len(new), sum(map(len, rows)), contexts
 
-    def _prefill(self, rows: dict[tuple[int, ...], list[int]]) -> None:
-        """Compute contexts and write them to the slots that share them."""
+    def _contexts(self, rows: dict[tuple[int, ...], list[int]]) -> Contexts:
         padded = np.full((len(rows), max(map(len, rows))), self.task.pad_token)
         for row, context in enumerate(rows):
             padded[row, : len(context)] = context
         copies = [(row, slot) for row, slots in enumerate(rows.values()) for slot in slots]
-        from_row, to_slot = torch.tensor(copies, device=self._device).T
-        tokens = torch.from_numpy(padded).to(self._device)
-        self.model.prefill(tokens, self._cache, slots_N=to_slot, rows_N=from_row)
+        rows_M, slots_M = torch.tensor(copies).T.contiguous().to(self._device)
+        return Contexts(torch.from_numpy(padded).to(self._device), slots_M=slots_M, rows_M=rows_M)
 
 
 def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:

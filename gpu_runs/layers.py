@@ -4,6 +4,7 @@ Parameter names are those of Hugging Face's Qwen2 and Llama (modeling_qwen2.py, 
 transformers 5.10), so their checkpoints load as they are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,10 @@ from dapolab.errors import ConfigError
 
 Turns = tuple[Tensor, Tensor]
 """Cosine and signed sine of each position: what :func:`rotate` takes."""
+
+
+Bands = Sequence[tuple[int, int]]
+"""(end, n_keys): the slots up to ``end`` and from the band before look at ``n_keys`` positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,27 @@ class KvCache:
             part.index_copy_(0, targets, part.index_select(0, sources))
 
 
+@dataclass(frozen=True)
+class Contexts:
+    """Right-padded contexts to compute, and the slots that get a copy each.
+
+    Attributes
+    ----------
+    tokens_RT : int64. Padding leaves rubbish behind a context's end, which decoding overwrites
+        before it looks there.
+    slots_M, rows_M : slot ``slots_M[i]`` gets row ``rows_M[i]``.
+    """
+
+    tokens_RT: Tensor
+    slots_M: Tensor
+    rows_M: Tensor
+
+    def write(self, vectors_RHTD: Tensor, store: Tensor) -> None:
+        """Copy keys (or values) of the rows to the slots of a layer's cache."""
+        part = store[:, :, : vectors_RHTD.shape[2]]
+        part.index_copy_(0, self.slots_M, vectors_RHTD.index_select(0, self.rows_M))
+
+
 class RmsNorm(nn.Module):
     """x / rms(x) · weight, in fp32."""
 
@@ -138,65 +164,41 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(width, kv_width, bias=config.qkv_bias)
         self.o_proj = nn.Linear(width, width, bias=False)
 
-    def keys_values(self, x_BTC: Tensor, by: Turns) -> tuple[Tensor, Tensor]:
-        """Return rotated keys and values, each [B, kv head, T, head_dim]."""
-        k, v = (
-            proj(x_BTC).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-            for proj in (self.k_proj, self.v_proj)
-        )
-        return rotate(k, by), v
+    def heads(self, proj: nn.Linear, x_BTC: Tensor) -> Tensor:
+        """Project whole sequences and part the heads: [B, head, T, head_dim]."""
+        projected: Tensor = proj(x_BTC)
+        return projected.view(*projected.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
-    def attend(
-        self, x_BTC: Tensor, by: Turns, keys: Tensor, values: Tensor, mask: Tensor | None
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Let whole sequences attend, causally where there is no mask; [B, T, d_model]."""
-        q = self.q_proj(x_BTC).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         out = functional.scaled_dot_product_attention(
-            rotate(q, by),
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.grouped,
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=self.grouped
         )
-        projected: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return projected
+        return out.transpose(1, 2).flatten(2)
 
-    def decode(
-        self,
-        x_NC: Tensor,
-        by: Turns,
-        query_by: Turns,
-        *,
-        keys: Tensor,
-        values: Tensor,
-        rows: Tensor,
-        bias_N11K: Tensor,
+    def look_up(
+        self, q_NHD: Tensor, keys: Tensor, values: Tensor, bias_N11K: Tensor, bands: Bands
     ) -> Tensor:
-        """Write one token a slot to the cache and let it attend; [N, d_model].
+        """Let one query a slot attend to a layer's cache; [N, d_model].
 
         Plain products rather than ``scaled_dot_product_attention``: for one query they take
         0.6 times as long on a CPU, and they serve grouped heads without copying keys.
 
         Parameters
         ----------
-        query_by : ``by`` times 1/√head_dim.
-        keys, values : the layer's cache.
-        rows : where the new vectors go (:meth:`KvCache.rows`).
+        q_NHD : rotated, times 1/√head_dim.
         bias_N11K : 0 where a key is seen, −inf elsewhere.
         """
-        n, n_keys = len(x_NC), bias_N11K.shape[-1]
-        k = rotate(self.k_proj(x_NC).view(n, -1, self.head_dim), by)
-        v = self.v_proj(x_NC).view(-1, self.head_dim)
-        keys.view(-1, self.head_dim).index_copy_(0, rows, k.view(-1, self.head_dim))
-        values.view(-1, self.head_dim).index_copy_(0, rows, v)
-        q = rotate(self.q_proj(x_NC).view(n, -1, self.head_dim), query_by)
-        q = q.view(n, self.n_kv_heads, -1, self.head_dim)
-        scores = torch.matmul(q, keys[:n, :, :n_keys].transpose(2, 3)).add_(bias_N11K)
-        shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-        mixed = torch.matmul(shares, values[:n, :, :n_keys])
-        projected: Tensor = self.o_proj(mixed.reshape(n, -1))
-        return projected
+        parts, begin = [], 0
+        for end, n_keys in bands:
+            q = q_NHD[begin:end].view(end - begin, self.n_kv_heads, -1, self.head_dim)
+            scores = torch.matmul(q, keys[begin:end, :, :n_keys].transpose(2, 3))
+            scores += bias_N11K[begin:end, ..., :n_keys]
+            shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+            mixed = torch.matmul(shares, values[begin:end, :, :n_keys])
+            parts.append(mixed.reshape(end - begin, -1))
+            begin = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Mlp(nn.Module):

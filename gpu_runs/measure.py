@@ -34,7 +34,7 @@ COLUMNS = {
     "iterations": "1",
     "seconds": "of the iteration, admission included",
     "cpu_seconds": "CPU time of the process in it: on one CPU thread, seconds of an idle core",
-    "admit_seconds": "of the admission",
+    "admit_seconds": "of its part that is the host's: slots, noise, padding",
 }
 """Columns of the table ``trace``; ``medians`` has them without ``run``'s repeat, over repeats."""
 

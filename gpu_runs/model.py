@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from gpu_runs.layers import KvCache, Layer, ModelConfig, RmsNorm, Turns, turns
+from gpu_runs.layers import (
+    Bands,
+    Contexts,
+    KvCache,
+    Layer,
+    ModelConfig,
+    RmsNorm,
+    Turns,
+    rotate,
+    turns,
+)
 
 MAX_LOGITS = 2**27
 """Most fp32 logits held at once by :meth:`Decoder.logprobs` (0.5 GB)."""
@@ -63,9 +73,11 @@ class Decoder(nn.Module):
         cos, sin = self._turns_at(positions, x.dtype)
         by = (cos[:, None], sin[:, None])
         for layer in self.layers:
-            normed = layer.input_layernorm(x)
-            keys, values = layer.self_attn.keys_values(normed, by)
-            x = layer.feed_forward(x + layer.self_attn.attend(normed, by, keys, values, seen))
+            attention, normed = layer.self_attn, layer.input_layernorm(x)
+            q = rotate(attention.heads(attention.q_proj, normed), by)
+            k = rotate(attention.heads(attention.k_proj, normed), by)
+            v = attention.heads(attention.v_proj, normed)
+            x = layer.feed_forward(x + attention.o_proj(attention.attend(q, k, v, seen)))
         out: Tensor = self.model.norm(x)
         return out
 
@@ -129,53 +141,76 @@ class Decoder(nn.Module):
         logp, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
         return _spread(logp, wanted), _spread(entropy, wanted)
 
-    def prefill(
-        self, tokens_RT: Tensor, cache: KvCache, *, slots_N: Tensor, rows_N: Tensor
-    ) -> None:
-        """Write keys and values of right-padded contexts to the cache; no logits.
-
-        Slot ``slots_N[i]`` gets row ``rows_N[i]``. Padding leaves rubbish behind a context's end,
-        which :meth:`decode` overwrites before it looks there.
-        """
-        n_tokens = tokens_RT.shape[1]
-        x: Tensor = self.model.embed_tokens(tokens_RT)
-        by = self._turns_at(torch.arange(n_tokens, device=tokens_RT.device), x.dtype)
+    def prefill(self, contexts: Contexts, cache: KvCache) -> None:
+        """Write keys and values of contexts to the cache; no logits."""
+        n_tokens = contexts.tokens_RT.shape[1]
+        x: Tensor = self.model.embed_tokens(contexts.tokens_RT)
+        by = self._turns_at(torch.arange(n_tokens, device=x.device), x.dtype)
         for index, layer in enumerate(self.layers):
-            normed = layer.input_layernorm(x)
-            keys, values = layer.self_attn.keys_values(normed, by)
-            cache.keys[index][:, :, :n_tokens].index_copy_(0, slots_N, keys[rows_N])
-            cache.values[index][:, :, :n_tokens].index_copy_(0, slots_N, values[rows_N])
+            attention, normed = layer.self_attn, layer.input_layernorm(x)
+            k = rotate(attention.heads(attention.k_proj, normed), by)
+            v = attention.heads(attention.v_proj, normed)
+            contexts.write(k, cache.keys[index])
+            contexts.write(v, cache.values[index])
             if index + 1 < self.config.n_layers:  # nobody reads what the last layer would add
-                x = layer.feed_forward(x + layer.self_attn.attend(normed, by, keys, values, None))
+                q = rotate(attention.heads(attention.q_proj, normed), by)
+                x = layer.feed_forward(x + attention.o_proj(attention.attend(q, k, v, None)))
 
     def decode(
-        self, tokens_N: Tensor, cache: KvCache, positions_N: Tensor, *, n_keys: int
+        self,
+        tokens_N: Tensor,
+        cache: KvCache,
+        positions_N: Tensor,
+        *,
+        bands: Bands,
+        contexts: Contexts | None = None,
     ) -> Tensor:
         """Take one token a slot (slots 0 … N−1) and return fp32 logits [N, V] of the next.
 
         Parameters
         ----------
         positions_N : where each token stands; its key and value are written there.
-        n_keys : 1 + the largest position, known on the host so that nothing waits for the device.
+        bands : runs of slots that look equally far, at least 1 + their largest position; known on
+            the host, so that nothing waits for the device.
+        contexts : to be written to the cache first, in the same pass (what :meth:`prefill` does,
+            but their tokens share the decode's matrix products).
         """
-        x: Tensor = self.model.embed_tokens(tokens_N)
-        cos, sin = self._turns_at(positions_N[:, None], x.dtype)
-        scale = self.config.head_dim**-0.5
-        rows = cache.rows(positions_N)
-        unseen = torch.arange(n_keys, device=x.device) > positions_N[:, None]
-        bias = torch.zeros(unseen.shape, device=x.device, dtype=x.dtype)
+        n, device = len(tokens_N), tokens_N.device
+        shape = (0, 0) if contexts is None else contexts.tokens_RT.shape
+        tokens, positions = tokens_N, positions_N
+        if contexts is not None:
+            tokens = torch.cat((tokens, contexts.tokens_RT.flatten()))
+            positions = torch.cat(
+                (positions, torch.arange(shape[1], device=device).repeat(shape[0]))
+            )
+        x: Tensor = self.model.embed_tokens(tokens)
+        by = self._turns_at(positions[:, None], x.dtype)
+        rows, scale = cache.rows(positions_N), self.config.head_dim**-0.5
+        n_keys = max(n_keys for _, n_keys in bands)
+        unseen = torch.arange(n_keys, device=device) > positions_N[:, None]
+        bias = torch.zeros(unseen.shape, device=device, dtype=x.dtype)
         bias = bias.masked_fill_(unseen, float("-inf"))[:, None, None]
         for index, layer in enumerate(self.layers):
-            x = x + layer.self_attn.decode(
-                layer.input_layernorm(x),
-                (cos, sin),
-                (cos * scale, sin * scale),
-                keys=cache.keys[index],
-                values=cache.values[index],
-                rows=rows,
-                bias_N11K=bias,
-            )
-            x = layer.feed_forward(x)
+            attention, normed = layer.self_attn, layer.input_layernorm(x)
+            keys, values = cache.keys[index], cache.values[index]
+            size = (len(x), -1, self.config.head_dim)
+            k = rotate(attention.k_proj(normed).view(size), by)
+            v = attention.v_proj(normed).view(size)
+            if contexts is not None:
+                own_k, own_v = (y[n:].view(*shape, *y.shape[1:]).transpose(1, 2) for y in (k, v))
+                contexts.write(own_k, keys)  # first: its padding reaches into the new tokens' place
+                contexts.write(own_v, values)
+                if index + 1 == self.config.n_layers:  # nobody reads more of the contexts
+                    x, normed, by, contexts = x[:n], normed[:n], (by[0][:n], by[1][:n]), None
+            keys.view(-1, size[2]).index_copy_(0, rows, k[:n].reshape(-1, size[2]))
+            values.view(-1, size[2]).index_copy_(0, rows, v[:n].reshape(-1, size[2]))
+            q = rotate(attention.q_proj(normed).view(len(x), -1, size[2]), by)
+            mixed = attention.look_up(q[:n] * scale, keys, values, bias, bands)
+            if contexts is not None:
+                own_q = q[n:].view(*shape, *q.shape[1:]).transpose(1, 2)
+                own = attention.attend(own_q, own_k, own_v, None)
+                mixed = torch.cat((mixed, own.flatten(0, 1)))
+            x = layer.feed_forward(x + attention.o_proj(mixed))
         return self.logits(self.model.norm(x))
 
 
@@ -200,4 +235,4 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-__all__ = ["MAX_LOGITS", "Decoder", "KvCache", "ModelConfig"]
+__all__ = ["MAX_LOGITS", "Contexts", "Decoder", "KvCache", "ModelConfig"]

@@ -69,12 +69,12 @@ class Slots:
 
     Attributes
     ----------
-    n : busy slots.
+    n, n_long : busy slots; those at the front that :meth:`release` found long.
     context, written, last : by slot: tokens of prompt and response, of the response, the newest.
     """
 
     def __init__(self, n_slots: int, *, cap_tokens: int, seed: int) -> None:
-        self.n = 0
+        self.n = self.n_long = 0
         self.size, self.cap_tokens, self.seed = n_slots, cap_tokens, seed
         self.entries: list[Entry] = []
         self.context = np.zeros(n_slots, np.int64)
@@ -114,10 +114,21 @@ class Slots:
         self.written[: self.n] += 1
         self.context[: self.n] += 1
 
+    def bands(self, *, least: int) -> tuple[tuple[int, int], ...]:
+        """Return how far the slots look: the long ones and the rest apart, or together.
+
+        Two bands where each has at least ``least`` slots; a band's cost is slots × keys, and a
+        call costs something too.
+        """
+        context, first = self.context[: self.n], self.n_long
+        if min(first, self.n - first) < least:
+            return ((self.n, int(context.max())),)
+        return ((first, int(context[:first].max())), (self.n, int(context[first:].max())))
+
     def release(
-        self, leaving: Array, finish: Sequence[Finish], now_s: float
+        self, leaving: Array, finish: Sequence[Finish], now_s: float, *, long_from: int
     ) -> tuple[list[Completion], Array, Array]:
-        """Take slots out and close the holes with the last of those that stay.
+        """Take slots out; close the holes, contexts of ``long_from`` tokens and more first.
 
         Parameters
         ----------
@@ -125,7 +136,8 @@ class Slots:
 
         Returns
         -------
-        completions, and which slot moved where: ``targets``, ``sources``.
+        completions, and which slot moved where: ``targets``, ``sources``. Only those move that
+        stand in a hole's place or among the others.
         """
         out = []
         for slot, how in zip(leaving.tolist(), finish, strict=True):
@@ -134,15 +146,25 @@ class Slots:
             entry.logprobs = tuple(self._logprobs[slot, :written].tolist())
             out.append(entry.complete(how, now_s))
         left = self.n - len(leaving)
-        staying = np.ones(self.n, dtype=bool)
-        staying[leaving] = False
-        targets = leaving[leaving < left]
-        sources = left + np.flatnonzero(staying[left:])
+        stays = np.ones(self.n, dtype=bool)
+        stays[leaving] = False
+        is_long = self.context[: self.n] >= long_from
+        self.n_long = int((stays & is_long).sum())
+        targets, sources = [], []
+        for kind, begin, end in ((is_long, 0, self.n_long), (~is_long, self.n_long, left)):
+            inside = np.zeros(self.n, dtype=bool)
+            inside[begin:end] = True
+            targets.append(np.flatnonzero(inside & ~(stays & kind)))
+            sources.append(np.flatnonzero(stays & kind & ~inside))
+        self._move(*(moved := (np.concatenate(targets), np.concatenate(sources))))
+        del self.entries[left:]
+        self.n = left
+        return out, *moved
+
+    def _move(self, targets: Array, sources: Array) -> None:
         columns = (self.context, self.written, self.last)
         for column in (*columns, self._tokens, self._logprobs, self._noise):
             column[targets] = column[sources]
-        for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
-            self.entries[target] = self.entries[source]
-        del self.entries[left:]
-        self.n = left
-        return out, targets, sources
+        moved = [self.entries[source] for source in sources.tolist()]
+        for target, entry in zip(targets.tolist(), moved, strict=True):
+            self.entries[target] = entry

@@ -12,7 +12,7 @@ from dapolab.errors import ConfigError
 from gpu_runs import model as model_module
 from gpu_runs.hf import model_config, read_hf, write_hf
 from gpu_runs.layers import RmsNorm
-from gpu_runs.model import Decoder, KvCache, ModelConfig
+from gpu_runs.model import Contexts, Decoder, KvCache, ModelConfig
 from gpu_runs.weights import TOY, load_model, save_model
 
 TINY = ModelConfig(
@@ -100,21 +100,31 @@ def test_forward_is_the_plain_transformer(name):
     assert np.abs(logits - 1.05 * expected).max() > 1e-3 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_decode_on_a_cache_is_the_forward(name):
+def test_decode_on_a_cache_is_the_forward(name, together):
     model = made(SHAPES[name])
     tokens = torch.randint(0, 23, (3, 10), generator=torch.Generator().manual_seed(2))
     starts = torch.tensor([2, 7, 4])  # prompts of different lengths side by side
+    rows = torch.tensor([1, 2, 0, 0])  # which sequence lies in slots 0 to 3
     with torch.no_grad():
         full = model(tokens)
         cache = KvCache(model.config, 5, 12)
-        model.prefill(
-            tokens[:, :7], cache, slots_N=torch.tensor([2, 0, 1]), rows_N=torch.tensor([0, 1, 2])
+        cache.store.normal_()  # what earlier responses left there
+        contexts = Contexts(
+            tokens[:, :7], slots_M=torch.tensor([2, 3, 0, 1]), rows_M=rows[[2, 3, 0, 1]]
         )
-        rows = torch.tensor([1, 2, 0])  # which sequence lies in slots 0, 1, 2
+        if not together:
+            model.prefill(contexts, cache)
         for ahead in range(3):
             at = starts[rows] + ahead
-            logits = model.decode(tokens[rows, at], cache, at, n_keys=int(at.max()) + 1)
+            logits = model.decode(
+                tokens[rows, at],
+                cache,
+                at,
+                bands=[(1, int(at[0]) + 1), (4, int(at.max()) + 1)],
+                contexts=contexts if together and not ahead else None,
+            )
             assert torch.allclose(logits, full[rows, at], atol=1e-4)
 
 

@@ -69,7 +69,7 @@ def test_logits_agree_to_1e_5(name, tmp_path, tokens, setting):
         every = torch.arange(3)
         mine.prefill(Contexts(tokens[:, :30], every, every), cache)
         for at in range(30, 40):
-            step = mine.decode(tokens[:, at], cache, torch.full((3,), at), n_keys=at + 1)
+            step = mine.decode(tokens[:, at], cache, torch.full((3,), at), bands=[(3, at + 1)])
             assert (step - expected[:, at]).abs().max() < 1e-5 * expected.abs().max()
     setting("gpu_runs", "logits and cached decode", name)
 
