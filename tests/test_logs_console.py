@@ -215,6 +215,24 @@ def test_trl_rows_of_an_unfinished_training_are_counted(tmp_path: Path) -> None:
     assert list(said.frame["step"]) == [2, 4, 6, 8, 10]
 
 
+def test_two_trainings_of_trl_and_one_resumed(tmp_path: Path) -> None:
+    first, second = trl_log(4, total=20), trl_log(10, total=20)
+    table = read_text(tmp_path, first + second)
+    assert table.runs == ("a#1", "a#2")
+    assert list(table.one_run("a#1")["step"]) == [5, 10, 15, 20]
+    assert list(table.one_run("a#2")["step"]) == list(range(2, 21, 2))
+    # two rows of 20 steps: every 7, 8, 9 or 10 would do, so they are counted
+    assert list(read_text(tmp_path, trl_log(2, total=20)).frame["step"]) == [1, 2]
+    # stopped after 10 of 20 steps, taken up again at 10: rows at 15 and 20
+    begun = trl_log(2, total=20, end="")
+    again = trl_log(2, total=20).replace(
+        "  Total optim", "  Continuing training from global step 10\n  Total optim"
+    )
+    resumed = read_text(tmp_path, begun + again, every=5)
+    assert resumed.runs == ("a",)
+    assert list(resumed.frame["step"]) == [5, 10, 15, 20]
+
+
 def test_a_dict_that_is_cut_or_no_training_row_is_left_out(tmp_path: Path) -> None:
     text = (
         "{'type': 'config', 'epoch': 3}\n{'eval_loss': 0.3, 'epoch': 0.1}\n"

@@ -28,7 +28,7 @@ examples:
       --columns step=it,time/rollout_seconds=t_gen
 """
 SUFFIXES = (".parquet", ".csv")
-N_RUNS_SHOWN = 40
+N_RUNS_SHOWN = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
