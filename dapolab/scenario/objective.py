@@ -81,7 +81,9 @@ class SamplerCorrection(Config):
     )
     rejection: tuple[Rejection, ...] = ()
     rejected_in_denominator: bool = Field(
-        True, description="rejected tokens still count in the denominators (verl V1: yes)"
+        True,
+        description="rejected tokens still count in the denominators. verl counts them in "
+        "token-mean alone: its sequence modes are false here, with empty_rows in",
     )
 
     @model_validator(mode="after")
