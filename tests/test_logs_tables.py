@@ -148,6 +148,23 @@ def test_a_csv_with_runs_and_columns_of_its_own(tmp_path: Path) -> None:
         LogOptions(columns={"time/rolout_seconds": "x"})
 
 
+def test_charts_exported_from_wandb_hold_a_run_a_column(tmp_path: Path) -> None:
+    text = (
+        '"Step","one - timing_s/gen","one - timing_s/gen__MIN","one - timing_s/gen__MAX",'
+        '"two - timing_s/gen"\n"1","2.5","2.5","2.5",""\n"2","3.5","3.5","3.5","9.5"\n'
+    )
+    table = read_text(tmp_path, text, "export.csv")
+    assert table.runs == ("one", "two")
+    assert list(table.one_run("one")["time/rollout_seconds"]) == [2.5, 3.5]
+    assert list(table.one_run("two")["step"]) == [2]
+
+
+def test_rows_before_the_first_step_are_left_out(tmp_path: Path) -> None:
+    table = read_text(tmp_path, lines([{"config": 1}, {"step": 4, "timing_s/gen": 2}]), "m.jsonl")
+    assert list(table.frame["step"]) == [4]
+    assert has_note(table, "1 rows without a step", "line 1")
+
+
 def test_the_users_columns_go_before_the_frameworks(tmp_path: Path) -> None:
     text = "step,timing_s/gen,mine,timing_s/step\n1,5,6,9\n"
     asked = {"time/rollout_seconds": "mine", "time/step_seconds": ""}

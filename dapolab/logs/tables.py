@@ -42,7 +42,7 @@ def read_table(source: Source, store: RowStore, *, options: LogOptions) -> bool:
     for line, row in rows(source):
         table.take(line, row)
     table.finish()
-    return table.run_name is not None
+    return table.run_name is not None or table.wide
 
 
 def read_state(source: Source, store: RowStore) -> None:
@@ -85,47 +85,69 @@ class _Table:
         self._is_run_asked = "run" in options.columns
         self._texts: dict[str, int] = {}
         self._n_without_step = 0
-        self._n_rows = 0
+        self._is_open = True
+        self._shown: list[str] = []
+        self.wide = False
         self._first_without: int | None = None
 
     def take(self, line: int, row: Mapping[str, Any]) -> None:
-        self._n_rows += 1
-        if self._n_rows == 1:
-            self._decide(row, line)
+        if self._is_open and not self._decide(row, line):
+            self._skip(line)
+            return
         step = self._step(row, line)
         if step is None:
-            self._n_without_step += 1
-            self._first_without = self._first_without or line
+            self._skip(line)
             return
         data = row.get("data")
-        cells = data if isinstance(data, dict) else row
         values: dict[str, float] = {}
-        self._flatten(cells, values, prefix="")
-        stream = ""
-        if self.run_name:
-            stream = str(row.get(self.run_name) or "")
+        self._flatten(data if isinstance(data, dict) else row, values, prefix="")
+        if self.wide:
+            self._add_wide(step, values, line=line)
+            return
+        stream = str(row.get(self.run_name) or "") if self.run_name else ""
         if self.step_name == PLACE_NAME:
             values[COUNTED] = 1.0
         self.store.add(step, with_role(values), line=line, stream=stream)
 
-    def _decide(self, row: Mapping[str, Any], line: int) -> None:
+    def _skip(self, line: int) -> None:
+        self._n_without_step += 1
+        self._first_without = self._first_without or line
+
+    def _add_wide(self, step: int, values: Mapping[str, float], *, line: int) -> None:
+        """Add one row for each run that has a number at this step (an export of W&B's charts)."""
+        of_run: dict[str, dict[str, float]] = {}
+        for name, value in values.items():
+            run, _, key = name.partition(" - ")
+            if value == value and not key.endswith(("__MIN", "__MAX")):
+                of_run.setdefault(run, {})[key] = value
+        for run, found in of_run.items():
+            self.store.add(step, found, line=line, stream=run)
+
+    def _decide(self, row: Mapping[str, Any], line: int) -> bool:
+        """Settle step and run columns from the first row that has a step; False where it has none.
+
+        Raises
+        ------
+        ConfigError
+            The user's step column is not there.
+        """
+        self._shown = self._shown or [str(name) for name in row]
         if self.step_name is None:
             self.step_name = next((name for name in STEP_NAMES if name in row), None)
             if self.step_name is None:
-                raise self.source.error(
-                    "no column of steps; say --columns step=NAME (it has "
-                    + ", ".join(list(map(str, row))[:8])
-                    + ")",
-                    line=line,
-                )
+                return False
             if self.step_name not in ("step", "_step", "Step"):
                 self.source.notes.append(f"{self.source.name}: step = {self.step_name}")
         elif self.step_name not in row:
             raise self.source.error(f"no column {self.step_name!r} (--columns step)", line=line)
+        self._is_open = False
+        others = [str(name) for name in row if name != self.step_name]
+        self.wide = bool(others) and all(" - " in name for name in others)
         if not self._is_run_asked:
             names = (n for n in RUN_NAMES if isinstance(row.get(n), str) and row[n])
             self.run_name = next((n for n in names if number_of(row[n]) is None), None)
         self.run_name = self.run_name or None
+        return True
 
     def _step(self, row: Mapping[str, Any], line: int) -> int | None:
         assert self.step_name is not None
@@ -159,7 +181,16 @@ class _Table:
                 values[key] = number
 
     def finish(self) -> None:
-        """Tell what was left out."""
+        """Tell what was left out.
+
+        Raises
+        ------
+        ConfigError
+            No row has a step.
+        """
+        if self._is_open:
+            shown = ", ".join(self._shown[:8]) or "nothing"
+            raise self.source.error(f"no column of steps; say --columns step=NAME (it has {shown})")
         if self._n_without_step:
             self.source.notes.append(
                 f"{self.source.name}: {self._n_without_step} rows without a step are left out "
