@@ -112,6 +112,9 @@ class RoundsCollector(Collector):
         return self._config.at_max == "original"
 
     def _judge(self, in_order: Sequence[Finished]) -> list[Action]:
+        config = self._config
+        if config.judge == "group" and config.surplus == "drop" and not self._holds:
+            return self._tally.judge_wave(in_order)
         if self._holds and self._tally.n_waves == 1:
             self._original = {group.index: group for group in in_order}
         judged: list[Action] = []

@@ -6,6 +6,7 @@ that a step does not have is NaN; one that the policy does not have is left out.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,16 +80,16 @@ class StepBatch:
             return np.asarray(self.status_P == TRAINED, dtype=np.float64)
         return np.asarray((self.fate_PG == TRAINED).sum(axis=1) / self.size)
 
-    def of_members(self, x_PG: NDArray[np.generic]) -> NDArray[np.generic]:
+    def of_members(self, x_PG: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the responses that make up the groups, 0 elsewhere."""
         return x_PG if self.counted_PG is None else np.where(self.counted_PG, x_PG, 0)
 
-    def of_trained(self, x_PG: NDArray[np.generic]) -> Float:
+    def of_trained(self, x_PG: Int | Bool) -> Float:
         """Return each group's sum over its trained responses, shape (P,)."""
-        x = np.asarray(x_PG, dtype=np.float64)
         if self.fate_PG is None:
-            return np.where(self.status_P == TRAINED, x.sum(axis=1), 0.0)
-        return np.asarray(np.where(self.fate_PG == TRAINED, x, 0.0).sum(axis=1))
+            return np.where(self.status_P == TRAINED, x_PG.sum(axis=1), 0).astype(np.float64)
+        sums_P = np.where(self.fate_PG == TRAINED, x_PG, 0).sum(axis=1)
+        return np.asarray(sums_P, dtype=np.float64)
 
     def tokens_of(self, fate: int) -> Float:
         """Return each group's generated tokens that met this fate, shape (P,)."""

@@ -1,6 +1,7 @@
 """How groups of a step enter the engine and leave it: new, resumed, continued or sampled afresh."""
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,9 +167,8 @@ class Submission:
         )
         indices = range(first, first + n)
         self._index_of += indices
-        result.parts += [
-            Part(engine_group + i, index, 0, samples, at_s) for i, index in enumerate(indices)
-        ]
+        engine_groups = range(engine_group, engine_group + n)
+        result.parts += map(Part, engine_groups, indices, repeat(0), repeat(samples), repeat(at_s))
         if self._keep_rows:
             self._rows |= {index: (groups, i) for i, index in enumerate(indices)}
         if enough is not None:
