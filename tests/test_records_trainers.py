@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 
 from dapolab.records import ReadOptions, Records, detect, read_records
-from dapolab.records.plain_pickle import Opaque, RefusedPickleError, load_plain
+from dapolab.records.pickle_names import Opaque, RefusedPickleError
+from dapolab.records.plain_pickle import load_plain
 from dapolab.scenario import ConfigError
 
 

@@ -8,58 +8,12 @@ any other opcode, is refused before anything happens.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-# What data of trainers is made of besides plain values. Calling one of these here makes an Opaque,
-# a dict, bytes or a number; the function of that name is never reached.
-CONTAINERS = frozenset({"collections OrderedDict", "builtins dict"})
-OPAQUE = frozenset(
-    {
-        "torch._utils _rebuild_tensor_v2",
-        "torch._utils _rebuild_parameter",
-        "torch._utils _rebuild_device_tensor_from_numpy",
-        "torch._tensor _rebuild_from_type_v2",
-        "torch Size",
-        "torch device",
-        "torch Tensor",
-        "builtins set",
-        "builtins frozenset",
-        "__builtin__ set",  # as protocol 2 writes it
-        "__builtin__ frozenset",
-        "numpy ndarray",
-        "numpy dtype",
-        "numpy.core.multiarray _reconstruct",
-        "numpy._core.multiarray _reconstruct",
-        "numpy.core.numeric _frombuffer",
-        "numpy._core.numeric _frombuffer",
-    }
-)
-SCALARS = frozenset({"numpy.core.multiarray scalar", "numpy._core.multiarray scalar"})
-ENCODE = "_codecs encode"
-_STORAGES = ("Storage", "float32", "float64", "bfloat16", "float16", "int64", "int32", "bool")
-_NUMPY = {"f8": "d", "f4": "f", "f2": "e", "i8": "q", "i4": "i", "i2": "h", "b1": "?", "u8": "Q"}
+from dapolab.records.pickle_names import Opaque, RefusedPickleError, call, name_of
+
 LONGEST_INTEGER_BYTES = 16
 _MARK = object()
-
-
-class RefusedPickleError(ValueError):
-    """A pickle that is broken, or holds more than plain data."""
-
-
-@dataclass(frozen=True)
-class Name:
-    """The name of something in Python; never looked up."""
-
-    name: str
-
-
-class Opaque:
-    """What a known call would have made: a tensor, an array, a set. Only its parts are kept."""
-
-    def __init__(self, name: str, parts: tuple[Any, ...]) -> None:
-        self.name = name
-        self.parts = parts
 
 
 def load_plain(data: bytes) -> Any:
@@ -135,48 +89,19 @@ class _Machine:
         return found
 
 
-def _name(module: Any, name: Any) -> Name:
-    full = f"{module} {name}"
-    is_storage = str(module) in ("torch", "torch.storage") and str(name).endswith(_STORAGES)
-    if is_storage or full in CONTAINERS | OPAQUE | SCALARS or full == ENCODE:
-        return Name(full)
-    raise RefusedPickleError(
-        f"it names {str(module)[:60]}.{str(name)[:60]}, which is no plain data"
-    )
-
-
-def _call(function: Any, arguments: Any) -> Any:
-    if not isinstance(function, Name) or not isinstance(arguments, tuple):
-        raise RefusedPickleError("it calls something that is no known name")
-    if function.name in CONTAINERS:
-        return dict(arguments[0]) if arguments else {}
-    if function.name == ENCODE:
-        return str(arguments[0]).encode("latin1")
-    if function.name in SCALARS:
-        return _scalar(*arguments)
-    return Opaque(function.name, arguments)
-
-
-def _scalar(dtype: Any, content: Any) -> Any:
-    kind = dtype.parts[0] if isinstance(dtype, Opaque) and dtype.parts else None
-    if kind not in _NUMPY or not isinstance(content, bytes):
-        return None
-    return struct.unpack("<" + _NUMPY[kind], content)[0]
-
-
 def _global(machine: _Machine) -> None:
     module = machine.line()
-    machine.stack.append(_name(module, machine.line()))
+    machine.stack.append(name_of(module, machine.line()))
 
 
 def _stack_global(machine: _Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
-    machine.stack.append(_name(module, name))
+    machine.stack.append(name_of(module, name))
 
 
 def _reduce(machine: _Machine) -> None:
     arguments, function = machine.stack.pop(), machine.stack.pop()
-    machine.stack.append(_call(function, arguments))
+    machine.stack.append(call(function, arguments))
 
 
 def _newobj(machine: _Machine) -> None:

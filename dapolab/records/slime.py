@@ -16,7 +16,8 @@ from dapolab.reading.lines import Row, Source
 from dapolab.records.builder import EXTRA
 from dapolab.records.cells import CellError, number, table_at, tables_at, text_hash, text_id, whole
 from dapolab.records.draft import DESCRIPTION, Draft, Reading
-from dapolab.records.plain_pickle import Opaque, RefusedPickleError, load_plain
+from dapolab.records.pickle_names import Opaque, RefusedPickleError
+from dapolab.records.plain_pickle import load_plain
 from dapolab.records.tokens import text_of
 from dapolab.scenario import ConfigError
 
