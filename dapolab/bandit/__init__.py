@@ -9,6 +9,7 @@ from dapolab.bandit.answers import Answers, Bandit, Outcomes
 from dapolab.bandit.arms import ArmBandit
 from dapolab.bandit.correction import GradientError, gradient_error
 from dapolab.bandit.curves import Curves, curve_table, final_estimates
+from dapolab.bandit.drift import first_drift
 from dapolab.bandit.flow import Flow, population_flow, push_without_signal
 from dapolab.bandit.gradients import GradientLaw, expected_gradient, sampled_gradients
 from dapolab.bandit.hazard import HazardBandit
@@ -39,6 +40,7 @@ __all__ = [
     "expected_hazard_gradient",
     "final_estimates",
     "find_study",
+    "first_drift",
     "gradient_error",
     "parse_mode",
     "population_flow",

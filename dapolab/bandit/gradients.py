@@ -177,4 +177,6 @@ def sampled_gradients(
     draws = (torch.from_numpy(rng.random(shape[:2])), torch.from_numpy(rng.random(shape)))
     reference = at if mode.objective.kl is not None else None
     rollout = collect(bandit, mode, theta=at, sampler_theta=at, draws=draws, reference=reference)
-    return -loss_gradient(bandit, at, rollout, mode)
+    # for clip_cov: the batches are independent whoever draws for them
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    return -loss_gradient(bandit, at, rollout, mode, generator=generator)

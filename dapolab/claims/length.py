@@ -98,7 +98,12 @@ _P7 = Claim(
 
 # ---------------------------------------------------------------------------- circulated 4
 
-_FIRST = ("plain gradient, p=.3", "plain gradient, p=.7", "natural gradient, p=.3", "Adam, p=.3")
+_FIRST = (
+    "plain gradient, p=.3",
+    "plain gradient, p=.7",
+    "natural gradient, p=.3",
+    "Adam's first step on an endless batch, p=.3",
+)
 _TRAINED = "100 updates of plain gradient from p=.3"
 
 

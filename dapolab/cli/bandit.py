@@ -110,7 +110,7 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
-    from dapolab.bandit import curve_table, final_estimates, find_study, train
+    from dapolab.bandit import curve_table, final_estimates, find_study, first_drift, train
 
     study = find_study(options.name)
     bandit = study.bandit(**dict(_settings(options.set, study)))
@@ -132,7 +132,8 @@ def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
             )
     found = {run.mode: final_estimates(run) for run in runs}
     for mode in modes:
-        found[mode.name] = found[mode.name] | _exact(study, bandit, mode)
+        drift = first_drift(bandit, mode, seed=options.seed)
+        found[mode.name] = found[mode.name] | drift | _exact(study, bandit, mode)
     body = {"environment": study.name, "arms": _documents(found)}
     table = curve_table(runs)
     paths: list[Path] = []
@@ -153,12 +154,14 @@ def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
     if options.json:
         emit_json("bandit", seed=options.seed, body=body)
         return
-    from dapolab.report.bandit_report import shown_metrics
+    from dapolab.report.bandit_report import FIRST, FIRST_READ, shown_metrics
 
     out = console()
     out.print(f"{study.name}: {study.summary}", markup=False)
     start = {name: float(values[0, 0]) for name, values in runs[0].values.items()}
-    _print(found, shown_metrics(found, table), study.how_to_read, options, paths, start=start)
+    shown = shown_metrics(found, table)
+    read = (*study.how_to_read, *([FIRST_READ] if any(FIRST in name for name in shown) else []))
+    _print(found, shown, read, options, paths, start=start)
 
 
 def _run_three_paths(options: argparse.Namespace, folder: Path | None) -> None:

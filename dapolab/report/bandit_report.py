@@ -41,11 +41,23 @@ HEADS = {
     "clip/lower_share": "clipped below",
     "rollout/effective_group_ratio": "mixed groups",
     "rollout/effective_fill_ratio": "slots filled",
+    "first/length/right": "first: if right",
+    "first/length/wrong": "first: if wrong",
+    "first/length/mean": "first: all",
+    "first/reward/accuracy": "first: pass rate",
+    "first/entropy/answer": "first: entropy",
     "gradient/bias_share": "bias of gradient",
     "gradient/cosine": "its cosine",
     "gradient/sd_share": "its sd",
 }
 """Metric -> head of its column, in the order in which they are shown."""
+
+
+_ENDS_READ = "Means over seeds with 99 % intervals; shares in per cent."
+FIRST = "first/"
+FIRST_READ = """\
+first: what the first update changes, per unit of learning rate; without an interval exact, \
+with a filter that of an endless refill."""
 
 
 def head(metric: str) -> str:
@@ -71,9 +83,7 @@ _READ = {
         "Look at right and wrong apart: the mean also moves because right answers become likely."
     ),
     "policy": "A curve that flattens early has run out of groups with a signal, or of entropy.",
-    "clip": (
-        "Mean over the updates of a rollout. With one update a rollout nothing is ever clipped."
-    ),
+    "clip": "Mean over a rollout's updates. With one update a rollout nothing is ever clipped.",
     "prompts": "Prompts in the order of the environment: the pass rates at the start tell which "
     "is which. Gains are per step; a mode that takes larger steps gains more everywhere.",
     "groups": "Mixed or kept groups over sampled ones, and trained ones over wanted ones.",
@@ -182,6 +192,15 @@ def bandit_document(
         notes=("A bandit tells direction and size of a push on a tiny policy, no wall-clock.",),
         provenance=provenance or {},
     )
+
+
+def _end_table(estimates: Estimates, metrics: Sequence[str], caption: str) -> Table:
+    rows = [
+        {"mode": mode} | {head(m): found.get(m) for m in metrics}
+        for mode, found in estimates.items()
+    ]
+    frame = pd.DataFrame(rows, columns=["mode", *(head(m) for m in metrics)], dtype=object)
+    return Table(frame, caption)
 
 
 def effects_document(

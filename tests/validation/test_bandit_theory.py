@@ -18,6 +18,7 @@ from dapolab.bandit import (
     expected_gradient,
     expected_hazard_gradient,
     final_estimates,
+    first_drift,
     parse_mode,
     population_flow,
     push_without_signal,
@@ -250,6 +251,56 @@ def test_mean_length_follows_the_pass_rate_under_plain_gradient(p_right, sign) -
     assert np.sign(round(drift, 12)) == sign
     natural = bandit.natural(bandit.start[None], torch.tensor(g)[None])[0].numpy()
     assert (pi * (length - pi @ length)) @ natural == pytest.approx(0.0, abs=1e-12)
+
+
+def test_first_drift_is_that_of_theory() -> None:
+    """C4, C5, P7 as metrics: tokens per unit of learning rate, exact without an interval."""
+    bandit, arms = (
+        length_classes(),
+        length_bandit.class_bandit([1, 1, 0, 0], n_tokens_A=[10, 100] * 2),
+    )
+    start = bandit.probabilities(bandit.start)[0].numpy()
+    for geometry in ("plain", "natural"):
+        for aggregation in ("seq-mean-token-mean", "seq-mean-token-sum"):
+            found = first_drift(bandit, a_mode(f"{aggregation}+{geometry}", group_size=8))
+            wanted = length_bandit.length_drift_tokens(
+                start, bandit=arms, mode=aggregation, geometry=geometry
+            )
+            assert found["first/length/mean"].low is None
+            assert found["first/length/mean"].mean == pytest.approx(7 / 8 * wanted, abs=1e-9)
+    p, h = 0.3, 0.02
+    law = hazard_bandit.hazard_gradient(
+        p, hazard_right=h, hazard_wrong=h, mode="seq-mean-token-mean", group_size=8
+    )
+    found = first_drift(eos_hazard(), a_mode("seq-mean-token-mean", group_size=8))
+    # d(1/h)/du = −(1 − h)/h, d p/dv = p(1 − p)
+    assert found["first/length/wrong"].mean == pytest.approx(-law.hazard_wrong * (1 - h) / h)
+    assert found["first/reward/accuracy"].mean == pytest.approx(law.decision * p * (1 - p))
+
+
+def test_first_drift_of_samples_has_the_exact_mean() -> None:
+    """20 groups are too many to enumerate; per-group means expect what one group expects."""
+    exact = first_drift(length_classes(), a_mode("seq-mean-token-mean", group_size=4))
+    mode = a_mode("seq-mean-token-mean", group_size=4, n_groups=20)
+    found = first_drift(length_classes(), mode, n_samples=8000)
+    for name in ("first/length/wrong", "first/length/right", "first/reward/accuracy"):
+        e, right = found[name], exact[name].mean
+        error = (e.high - e.low) / 2 / 2.576
+        assert abs(e.mean - right) < 4.5 * error
+        assert abs(e.mean - 1.05 * right) > 4.5 * error
+
+
+def test_first_step_of_adam_knows_no_scale() -> None:
+    short, long = (
+        first_drift(
+            length_classes(),
+            a_mode(f"seq-mean-token-sum-norm+adam+aggregation.constant={c}", group_size=8),
+        )
+        for c in (1, 10)
+    )
+    for name, e in short.items():
+        assert e.mean == pytest.approx(long[name].mean, rel=1e-4, abs=1e-6)
+    assert short["first/reward/accuracy"].low > 0
 
 
 # ---------------------------------------------------------------------------- C5
