@@ -47,7 +47,7 @@ def static_batch(
         padded = np.full((len(batch), lengths.max()), task.pad_token)
         for row, request in enumerate(batch):
             padded[row, : lengths[row]] = request.prompt
-        noise = np.array([uniforms(seed, r.key, CAP_TOKENS) for r in batch])
+        noise = uniforms(seed, [r.key for r in batch], CAP_TOKENS)
         cache = KvCache(model.config, len(batch), int(lengths.max()) + CAP_TOKENS)
         rows = torch.arange(len(batch))
         last = torch.from_numpy(padded[np.arange(len(batch)), lengths - 1])

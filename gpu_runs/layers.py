@@ -96,9 +96,8 @@ class KvCache:
 
     def move(self, sources: Tensor, targets: Tensor, *, n_positions: int) -> None:
         """Copy slots over others, as far as ``n_positions`` tokens."""
-        for store in (*self.keys, *self.values):
-            part = store[:, :, :n_positions]
-            part.index_copy_(0, targets, part.index_select(0, sources))
+        part = self.store[..., :n_positions, :]
+        part.index_copy_(2, targets, part.index_select(2, sources))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Sampling noise that is a function of what is sampled, not of when or beside what; no torch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,24 @@ def _mix_all(values: Array) -> Array:
     return mixed
 
 
-def uniforms(seed: int, key: tuple[int, ...], n: int) -> Array:
-    """Return the uniforms in (0, 1) of positions 0 … n−1 of one response.
+def uniforms(seed: int, keys: Sequence[tuple[int, ...]], n: int) -> Array:
+    """Return the uniforms in (0, 1) of positions 0 … n−1 of responses.
 
     Parameters
     ----------
     seed : of the run.
-    key : (step, group, sample).
+    keys : (step, group, sample) of each response.
 
     Returns
     -------
-    float64 [n]; each depends on (seed, key, position) alone.
+    float64 [len(keys), n]; each depends on (seed, key, position) alone.
     """
-    state = 0
-    for word in (seed, *key):
-        state = mix(state ^ (word & _MASK))
-    bits = _mix_all(_mix_all(np.arange(n, dtype=np.uint64) ^ np.uint64(state)))
+    states = []
+    for key in keys:
+        state = 0
+        for word in (seed, *key):
+            state = mix(state ^ (word & _MASK))
+        states.append(state)
+    positions = np.arange(n, dtype=np.uint64)
+    bits = _mix_all(_mix_all(positions ^ np.array(states, dtype=np.uint64)[:, None]))
     return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

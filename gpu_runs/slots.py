@@ -95,7 +95,10 @@ class Slots:
             self.last[slot] = entry.context[-1]
             self._tokens[slot, :written] = entry.tokens
             self._logprobs[slot, :written] = entry.logprobs
-            self._noise[slot] = uniforms(self.seed, entry.request.key, self.cap_tokens)
+        if entries:
+            keys = [entry.request.key for entry in entries]
+            new = slice(self.n, self.n + len(entries))
+            self._noise[new] = uniforms(self.seed, keys, self.cap_tokens)
         self.entries.extend(entries)
         self.n += len(entries)
 

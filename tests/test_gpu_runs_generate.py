@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapolab.errors import ConfigError
+from gpu_runs import generate as generate_module
 from gpu_runs.generate import Generator, Request, generate
 from gpu_runs.model import Decoder, ModelConfig
 from gpu_runs.noise import mix, uniforms
@@ -72,8 +73,8 @@ def test_uniforms_are_the_hash_of_what_they_name():
     for word in (7, 1, 2, 3):
         state = mix(state ^ word)
     expected = [((mix(mix(state ^ i)) >> 11) + 0.5) / 2**53 for i in range(50)]
-    assert uniforms(7, (1, 2, 3), 50).tolist() == expected
-    assert uniforms(7, (1, 2, 3), 20).tolist() == expected[:20]
+    assert uniforms(7, [(1, 2, 3)], 50).tolist() == [expected]
+    assert uniforms(7, [(0, 0, 0), (1, 2, 3)], 20)[1].tolist() == expected[:20]
 
 
 def test_mix_is_splitmix64():
@@ -84,13 +85,13 @@ def test_mix_is_splitmix64():
 
 def test_uniforms_are_uniform_and_unrelated():
     n = 40_000
-    u = uniforms(0, (0, 0, 0), n)
+    u = uniforms(0, [(0, 0, 0)], n)[0]
     others = [(0, (0, 0, 1)), (0, (0, 1, 0)), (0, (1, 0, 0)), (1, (0, 0, 0)), (0, (0, 0, -1))]
     assert abs(u.mean() - 1 / 2) < 4.5 * (1 / 12 / n) ** 0.5
     assert abs((u**2).mean() - 1 / 3) < 4.5 * (4 / 45 / n) ** 0.5
     assert abs(u.mean() - 1 / 2 * 1.05) > 4.5 * (1 / 12 / n) ** 0.5
     for seed, key in others:
-        correlation = np.corrcoef(u, uniforms(seed, key, n))[0, 1]
+        correlation = np.corrcoef(u, uniforms(seed, [key], n)[0])[0, 1]
         assert abs(correlation) < 4.5 / n**0.5
     assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 4.5 / n**0.5
 
@@ -115,7 +116,7 @@ def test_impossible_tokens_are_never_drawn():
 
 def test_shares_of_drawn_tokens_are_the_probabilities():
     n, p = 40_000, torch.tensor([0.5, 0.3, 0.15, 0.05])
-    noise = torch.from_numpy(uniforms(5, (0, 0, 0), n))
+    noise = torch.from_numpy(uniforms(5, [(0, 0, 0)], n)[0])
     tokens, _ = draw(p.log().expand(n, 4), noise, 1.0)
     shares = torch.bincount(tokens, minlength=4) / n
     error = 4.5 * (p * (1 - p) / n).sqrt()
@@ -203,6 +204,34 @@ def test_iterations_are_first_come_first_served_with_refill():
     found = [(i.n, i.sum_context, i.admitted) for i in generator.iterations]
     assert found == expected
     assert sum(i.n for i in generator.iterations) == sum(lengths)
+
+
+def test_long_contexts_stand_in_front_and_look_apart(monkeypatch):
+    monkeypatch.setattr(generate_module, "LEAST_BAND", 2)
+    seen = []
+    original = Decoder.decode
+
+    def noted(self, tokens, cache, positions, *, bands, contexts=None):
+        seen.append((positions.tolist(), bands))
+        return original(self, tokens, cache, positions, bands=bands, contexts=contexts)
+
+    monkeypatch.setattr(Decoder, "decode", noted)
+    model = made()
+    asked = [Request((0, i, 0), (6 + i % 5,) * (13 if i % 3 else 2)) for i in range(40)]
+    done = generate(engine(model, slots=12), asked)
+    assert largest_error(model, done) < 1e-4
+    # a cache of 32 positions (prompts of up to 13, a cap of 12, in sixteens): long from 16
+    for positions, bands in seen:
+        begin = 0
+        for end, n_keys in bands:
+            assert n_keys == max(positions[begin:end]) + 1
+            begin = end
+        assert begin == len(positions)
+        if len(bands) == 2:
+            assert min(positions[: bands[0][0]]) + 1 >= 16
+    apart = [bands for _, bands in seen if len(bands) == 2]
+    assert len(apart) > 3
+    assert any(near < far for (_, far), (_, near) in apart)
 
 
 def test_a_prompt_shared_by_a_group_is_computed_once():
