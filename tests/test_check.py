@@ -15,7 +15,8 @@ from dapolab.scenario import ConfigError
 
 CONFIGS = Path(__file__).parent / "check_configs"
 
-# file -> (version, ids). The first seven restate configurations that the frameworks ship.
+# file -> (version, ids). The first seven, nemo_dapo and openrlhf_prorlv2 restate configurations
+# that the frameworks ship.
 EXPECTED: dict[str, tuple[str | None, list[str]]] = {
     "dapo_32b_published.sh": (
         None,
@@ -81,6 +82,19 @@ EXPECTED: dict[str, tuple[str | None, list[str]]] = {
     "nemo_leave_one_out.yaml": (
         None,
         ["filter-leave-one-out", "clip-no-effect", "kl-on-by-default"],  # KL 0.01 unless set
+    ),
+    "nemo_dapo_7b.yaml": (
+        None,
+        [
+            "length-cap-mismatch",  # the penalty ends at 14336 tokens, the engine at 16384
+            "settings-elsewhere",  # defaults: grpo_math_1B.yaml
+            "keys-not-judged",
+            "clip-dual-on",
+        ],
+    ),
+    "openrlhf_prorlv2_0_9.sh": (
+        "0.9.0",
+        ["filter-pass-rate-metric", "clip-updates", "keys-not-judged"],
     ),
     "verl_v1_mistakes.yaml": (
         None,

@@ -1,8 +1,10 @@
 """The checker on KL terms and on the sampler corrections of slime, OpenRLHF and NeMo RL."""
 
+from pathlib import Path
+
 import pytest
 
-from dapolab.check import Report, check_text
+from dapolab.check import Report, check_file, check_text
 
 SLIME = (
     "python3 train.py --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 64 "
@@ -260,3 +262,21 @@ def test_settings_without_a_table_are_counted() -> None:
     (finding,) = (f for f in nemo("no_such_key: 1").findings if f.id == "keys-not-judged")
     assert finding.setting == "loss_fn.no_such_key"
     assert "keys-not-judged" not in ids(nemo("ratio_clip_max: 0.28"))
+
+
+# ---------------------------------------------------------------------------- shipped examples
+
+
+def test_nemo_s_dapo_example_punishes_twice_as_much_at_the_engine_s_cap() -> None:
+    """Buffer 2,048 up to 14,336 tokens, engine to 16,384, not clamped: −(16384 − 12288)/2048."""
+    path = Path(__file__).parent / "check_configs" / "nemo_dapo_7b.yaml"
+    (finding,) = (f for f in check_file(path).findings if f.id == "length-cap-mismatch")
+    assert "the penalty starts at 12288 and is -2 at the cap, not -1" in finding.message
+    assert finding.setting == "grpo.reward_shaping.max_response_length"
+
+
+def test_earlier_icepop_of_openrlhf_has_a_flag_of_its_own() -> None:
+    path = Path(__file__).parent / "check_configs" / "openrlhf_prorlv2_0_9.sh"
+    summary = check_file(path, version="0.9.0").summary
+    assert "token weights, tokens whose ratio is not within [0.5, 5.0] out" in summary
+    assert "KL k2 x 0.0001 in the loss" in summary

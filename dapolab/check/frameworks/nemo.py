@@ -1,9 +1,10 @@
 """NeMo RL's GRPO YAML (commit 7ea279a): the settings that decide clip, filter and loss."""
 
 from dapolab.check.reading import Reading, Source
-from dapolab.check.run import ClipShape, Filter, Run
+from dapolab.check.run import ClipShape, Filter, Overlong, Run
 from dapolab.check.values import Value
 
+SHAPING = "grpo.reward_shaping"
 # examples/configs/grpo_math_1B.yaml and nemo_rl/algorithms/grpo.py; only what is read here
 DEFAULTS: dict[str, Value] = {
     "grpo.num_prompts_per_step": None,
@@ -14,8 +15,16 @@ DEFAULTS: dict[str, Value] = {
     "grpo.dynamic_sampling_max_gen_batches": 10,
     "grpo.batch_multiplier": 1,
     "grpo.overlong_filtering": False,
+    "grpo.reward_shaping.enabled": False,
+    "grpo.reward_shaping.overlong_buffer_length": 128,
+    "grpo.reward_shaping.overlong_buffer_penalty": 1.0,
+    "grpo.reward_shaping.max_response_length": None,
+    "grpo.reward_scaling.enabled": False,
+    "grpo.reward_scaling.target_min": 0.0,
+    "grpo.reward_scaling.target_max": 1.0,
     "policy.train_global_batch_size": None,
     "policy.max_total_sequence_length": None,
+    "policy.generation.max_new_tokens": None,
     "policy.generation.temperature": 1.0,
     "policy.generation.top_p": 1.0,
     "policy.generation.top_k": None,
@@ -75,6 +84,8 @@ def understand(reading: Reading) -> Run:
         dual_c=reading.number("loss_fn.ratio_clip_c"),
         aggregation="token mean" if token_level else "mean over responses of token means",
         advantage="leave-one-out mean and std" if leave_one_out else "group mean / std",
+        cap_tokens=reading.integer("policy.generation.max_new_tokens"),
+        overlong=_overlong(reading),
         filter=_filter(reading, groups),
         filter_words=_words(reading),
         temperature=reading.number("policy.generation.temperature"),
@@ -94,6 +105,11 @@ _NAMES = {
     "kl_loss_estimator": "loss_fn.reference_policy_kl_type",
     "kl_loss_coef": "loss_fn.reference_policy_kl_penalty",
     "kl_reward_coef": "loss_fn.reference_policy_kl_penalty",
+    "cap_tokens": "policy.generation.max_new_tokens",
+    "overlong": f"{SHAPING}.enabled",
+    "buffer_tokens": f"{SHAPING}.overlong_buffer_length",
+    "factor": f"{SHAPING}.overlong_buffer_penalty",
+    "penalty_cap": f"{SHAPING}.max_response_length",
     "filter": "grpo.use_dynamic_sampling",
     "max_rounds": "grpo.dynamic_sampling_max_gen_batches",
     "round_groups": "grpo.batch_multiplier",
@@ -123,6 +139,20 @@ def _correction(reading: Reading) -> str:
     kind = reading.text(f"{name}_type") or "tis"
     floor = "0" if low is None or kind == "tis" else f"{low:g}"
     return f"sampler correction {kind}, weights within [{floor}, {high:g}]"
+
+
+def _overlong(reading: Reading) -> Overlong | None:
+    """Return the penalty (reward_functions.py:160-170), which is not clamped beyond its cap."""
+    if reading.flag(f"{SHAPING}.enabled") is not True:
+        return None
+    scaled = reading.flag("grpo.reward_scaling.enabled") is True
+    low, high = (reading.number(f"grpo.reward_scaling.target_{end}") for end in ("min", "max"))
+    return Overlong(
+        reading.number(f"{SHAPING}.overlong_buffer_length"),
+        reading.number(f"{SHAPING}.max_response_length"),
+        reading.number(f"{SHAPING}.overlong_buffer_penalty"),
+        high - low if scaled and low is not None and high is not None else None,
+    )
 
 
 def _filter(reading: Reading, groups: int | None) -> Filter | None:

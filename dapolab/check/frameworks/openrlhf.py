@@ -123,7 +123,14 @@ def _level(reading: Reading) -> str:
         return reading.text(f"{CORRECTION}_level") or "off"
     if reading.flag("enable_vllm_is_correction") is not True:
         return "off"
-    return "seq" if reading.text("vllm_is_correction_type") == "seq-mask-tis" else "token"
+    return "seq" if _kind(reading) == "seq-mask-tis" else "token"
+
+
+def _kind(reading: Reading) -> str:
+    """Return tis, icepop or seq-mask-tis, as releases before 0.11 name them."""
+    if reading.flag("use_icepop") is True:
+        return "icepop"
+    return reading.text("vllm_is_correction_type") or "tis"
 
 
 def _correction(reading: Reading) -> str:
@@ -132,7 +139,7 @@ def _correction(reading: Reading) -> str:
     if level == "off" or reading.text("actor.policy_loss_type") == "gspo":
         return ""
     new = newer(reading.version, DOTTED_SINCE)
-    kind = reading.text("vllm_is_correction_type") or "tis"
+    kind = _kind(reading)
     bounds = reading.value(f"{CORRECTION}_threshold" if new else "vllm_is_truncated_threshold")
     if not isinstance(bounds, list):  # one number is an upper bound
         bounds = [0.5, 5.0] if bounds is None else [bounds]

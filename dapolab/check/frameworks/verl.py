@@ -3,7 +3,7 @@
 from dapolab.check import keys
 from dapolab.check.frameworks import verl_sampler
 from dapolab.check.reading import Reading, Source
-from dapolab.check.run import ClipShape, Denominator, Filter, Overlong, Run, newer
+from dapolab.check.run import ClipShape, Filter, Overlong, Run, newer
 from dapolab.check.values import Value
 
 ACTOR = "actor_rollout_ref.actor"
@@ -139,7 +139,7 @@ def understand(reading: Reading) -> Run:
         batch_responses=batch * n if batch and n else None,
         update_responses=update * n if update and n else None,
         n_updates=_updates(batch, update, trainer, passes),
-        denominator=_denominator(bypass),
+        denominator="sampler" if bypass else "recomputed",
         loss=loss,
         clip_shape=shape,
         eps_low=eps_low,
@@ -187,6 +187,7 @@ def _names(low_name: str, high_name: str) -> dict[str, str]:
         "overlong": f"{BUFFER}.enable",
         "buffer_tokens": f"{BUFFER}.len",
         "factor": f"{BUFFER}.penalty_factor",
+        "penalty_cap": "reward.reward_kwargs.max_resp_len",
         "filter": f"{FILTER}.enable",
         "metric": f"{FILTER}.metric",
         "max_rounds": f"{FILTER}.max_num_gen_batches",
@@ -236,10 +237,6 @@ def _eps(reading: Reading, side: str) -> tuple[float | None, str]:
     if reading.value(name) is None:
         return reading.number(f"{ACTOR}.clip_ratio"), f"{ACTOR}.clip_ratio"
     return reading.number(name), name
-
-
-def _denominator(bypass: bool) -> Denominator:
-    return "sampler" if bypass else "recomputed"
 
 
 def aggregation(reading: Reading, loss: str) -> str:

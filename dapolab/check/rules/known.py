@@ -104,7 +104,16 @@ def _slime(run: Run) -> Iterator[Finding]:
 
 
 def _nemo(run: Run) -> Iterator[Finding]:
-    yield from outside(run, nemo.DEFAULTS)
+    if run.given("defaults"):
+        yield run.finding(
+            "settings-elsewhere",
+            "note",
+            "defaults",
+            f"{run.reading.text('defaults')} is not read: what this file leaves out is taken to be "
+            "as in grpo_math_1B.yaml",
+            source="NeMo RL nemo_rl/utils/config.py: defaults names the file underneath",
+        )
+    yield from outside(run, {*nemo.DEFAULTS, "defaults"})
 
 
 def twice(run: Run) -> Iterator[Finding]:

@@ -21,7 +21,8 @@ def buffer_over_cap(run: Run) -> Iterator[Finding]:
             "error",
             "buffer_tokens",
             f"buffer {o.buffer_tokens:g} is longer than the cap {o.cap_tokens:g}: the threshold "
-            f"would be {o.cap_tokens - o.buffer_tokens:g}, every answer punished; the run refuses",
+            f"would be {o.cap_tokens - o.buffer_tokens:g}, every answer punished"
+            + ("" if run.framework == "nemo-rl" else "; the run refuses"),
             suggestion=f"a buffer of about a fifth of the cap, {o.cap_tokens / 5:.0f} (the paper)",
             source=f"verl#2107; {VERL_DAPO}; 06-dapo reward.py; OpenRLHF length_penalty.py",
         )
@@ -72,9 +73,11 @@ def cap_unset(run: Run) -> Iterator[Finding]:
 
 
 def cap_mismatch(run: Run) -> Iterator[Finding]:
-    """Flag: verl: a max_resp_len other than the response cap moves the penalty."""
+    """Flag: verl and NeMo RL: a cap of the penalty that is not the response cap moves it."""
     o = run.overlong
-    if run.framework != "verl" or o is None or o.cap_tokens is None or run.cap_tokens is None:
+    if run.framework not in ("verl", "nemo-rl") or o is None:
+        return
+    if o.cap_tokens is None or run.cap_tokens is None:
         return
     if o.cap_tokens == run.cap_tokens or o.buffer_tokens is None or o.factor is None:
         return
@@ -87,10 +90,13 @@ def cap_mismatch(run: Run) -> Iterator[Finding]:
     yield run.finding(
         "length-cap-mismatch",
         "warning",
-        MAX_RESP,
-        f"max_resp_len {o.cap_tokens:g} is not data.max_response_length {run.cap_tokens}: {effect}",
+        "penalty_cap",
+        f"{run.name('penalty_cap').rpartition('.')[2]} {o.cap_tokens:g} is not "
+        f"{run.name('cap_tokens')} {run.cap_tokens}: {effect}",
         suggestion=f"{run.cap_tokens}",
-        source="verl 0.9.1 reward_manager/dapo.py:108-117",
+        source="verl 0.9.1 reward_manager/dapo.py:108-117"
+        if run.framework == "verl"
+        else "NeMo RL 7ea279a reward_functions.py:160-170",
     )
 
 
