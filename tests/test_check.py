@@ -15,8 +15,8 @@ from dapolab.scenario import ConfigError
 
 CONFIGS = Path(__file__).parent / "check_configs"
 
-# file -> (version, ids). The first seven, nemo_dapo and openrlhf_prorlv2 restate configurations
-# that the frameworks ship.
+# file -> (version, ids). The first seven, nemo_dapo, openrlhf_prorlv2 and verl_rollout_correction
+# restate configurations that the frameworks ship.
 EXPECTED: dict[str, tuple[str | None, list[str]]] = {
     "dapo_32b_published.sh": (
         None,
@@ -90,6 +90,16 @@ EXPECTED: dict[str, tuple[str | None, list[str]]] = {
             "settings-elsewhere",  # defaults: grpo_math_1B.yaml
             "keys-not-judged",
             "clip-dual-on",
+        ],
+    ),
+    "verl_rollout_correction_rloo.sh": (
+        None,
+        [
+            "sampling-correction-ignored",  # weights and loss_type beside bypass_mode
+            "advantage-group-of-one",  # rollout.n is 1 unless set: RLOO without others
+            "clip-sampler-mismatch",
+            "clip-dual-on",
+            "length-clip-ratio-metric",
         ],
     ),
     "openrlhf_prorlv2_0_9.sh": (
