@@ -116,6 +116,10 @@ class Engine(Config):
     slots: Count = 256
     temperature: Positive = 1.0
     poll_iterations: Count = Field(1, description="the policy looks every so many iterations")
+    clock: Literal["wall", "process"] = Field(
+        "wall",
+        description="process: CPU seconds, which on one thread are those of an idle core",
+    )
 
 
 class Evaluation(Config):

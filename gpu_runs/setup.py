@@ -1,8 +1,9 @@
 """From a preset to the things of a run: device, task, model, generator, learner."""
 
 import copy
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -16,7 +17,7 @@ from gpu_runs.score import Scores
 from gpu_runs.task import DigitSum, Problem, Task
 from gpu_runs.update import Learner
 
-DeviceName = Literal["auto", "cpu", "cuda"]
+Clock = Callable[[], float]
 
 
 def choose_device(name: str) -> torch.device:
@@ -57,6 +58,8 @@ class World:
     examiner: Generator
     """Samples the held-out set, with noise of its own."""
     learner: Learner
+    clock: Clock
+    """Of everything that is timed."""
 
 
 def build_world(preset: Preset, device: torch.device) -> World:
@@ -69,6 +72,7 @@ def build_world(preset: Preset, device: torch.device) -> World:
     """
     task, model = make_task_and_model(preset, device)
     rule = preset.objective
+    clock = time.process_time if preset.engine.clock == "process" else time.perf_counter
     half = torch.bfloat16 if device.type == "cuda" else None
 
     def policy(of: Decoder) -> Policy:
@@ -83,6 +87,7 @@ def build_world(preset: Preset, device: torch.device) -> World:
             seed=noise_seed(preset.run.seed, purpose),
             temperature=preset.engine.temperature,
             dtype=half,
+            clock=clock,
         )
 
     pool = task.problems("train", preset.data.n_prompts, seed=preset.data.seed)
@@ -105,7 +110,9 @@ def build_world(preset: Preset, device: torch.device) -> World:
             train=preset.train,
             reference=policy(copy.deepcopy(model)) if rule.kl is not None else None,
             seed=preset.run.seed,
+            clock=clock,
         ),
+        clock=clock,
     )
 
 

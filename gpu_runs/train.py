@@ -1,7 +1,6 @@
 """The training loop: collect, learn, write down; a kill at any moment costs one step at most."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 from gpu_runs import checkpoint, dump
 from gpu_runs.batch import TrainBatch
 from gpu_runs.board import Board
-from gpu_runs.collect import Rollout, collect_step
+from gpu_runs.collect import Rollout, Wave, collect_step
 from gpu_runs.evaluate import evaluate, summary
 from gpu_runs.preset import Preset
 from gpu_runs.progress import Progress
@@ -133,6 +132,7 @@ class _Run:
             rollout=preset.rollout,
             step=step,
             poll_iterations=preset.engine.poll_iterations,
+            clock=world.clock,
         )
         learned = self.learn(rollout)
         record = self.record(rollout, learned, evaluation)
@@ -143,9 +143,9 @@ class _Run:
         prepared = None
         last = self.step == preset.run.steps
         if not rollout.failure and (last or self.step % preset.run.checkpoint_every == 0):
-            started = time.perf_counter()
+            started = self.world.clock()
             prepared = checkpoint.prepare(self.files.checkpoint, self.state())
-            record["metrics"]["time/checkpoint_seconds"] = time.perf_counter() - started
+            record["metrics"]["time/checkpoint_seconds"] = self.world.clock() - started
         self.files.journal.append(record)
         if prepared is not None:
             prepared.commit()
@@ -158,15 +158,15 @@ class _Run:
         pad, device = self.world.task.pad_token, self.world.device
         batch = TrainBatch.of(rollout.trained, pad_token=pad, device=device)
         learned = self.world.learner.learn(batch, step=self.step)
-        started = time.perf_counter()
+        started = self.world.clock()
         self.world.generator.refresh()
-        learned.seconds["sync"] = time.perf_counter() - started
+        learned.seconds["sync"] = self.world.clock() - started
         return learned
 
     def evaluate(self) -> dict[str, float]:
         """Answer the held-out set with the policy as it stands."""
         world, exam = self.world, self.preset.evaluation
-        started = time.perf_counter()
+        started = self.world.clock()
         world.examiner.refresh()
         found = evaluate(
             world.examiner,
@@ -179,7 +179,7 @@ class _Run:
             table = dump.heldout_rows(found, step=self.step, source=self.preset.name)
             self.files.heldout.write(table, step=self.step)
         told = summary(found, pass_at=exam.pass_at)
-        return told | {"time/validation_seconds": time.perf_counter() - started}
+        return told | {"time/validation_seconds": self.world.clock() - started}
 
     def record(
         self,
@@ -236,13 +236,17 @@ class _Run:
         self.world.generator.refresh()
 
 
-def _waves(rollout: Rollout) -> list[dict[str, float]]:
-    found = []
-    for number, wave in enumerate(rollout.waves):
+def _waves(rollout: Rollout) -> list[dict[str, float | None]]:
+    """Return what each wave asked of the engine; the whole step in one row without a barrier."""
+    barrier = bool(rollout.waves)
+    n, end = len(rollout.candidates), len(rollout.iterations)
+    whole = Wave(0, n, rollout.start_s, 0, end_s=rollout.end_s, last_iteration=end)
+    found: list[dict[str, float | None]] = []
+    for number, wave in enumerate(rollout.waves or [whole]):
         iterations = rollout.iterations[wave.first_iteration : wave.last_iteration]
         found.append(
             {
-                "wave": number,
+                "wave": number if barrier else None,
                 "groups": wave.last - wave.first,
                 "start_s": wave.start_s - rollout.start_s,
                 "seconds": wave.end_s - wave.start_s,

@@ -1,6 +1,7 @@
 """The optimizer updates of one rollout, with the objective of ``dapolab.objective``."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -50,6 +51,7 @@ class Learner:
     objective, train : what is minimised, and how.
     reference : policy of a KL term; needed where the objective has one.
     seed : of the order of rows and of surrogates that draw tokens.
+    clock : seconds.
     """
 
     def __init__(
@@ -60,9 +62,10 @@ class Learner:
         train: Train,
         reference: Policy | None = None,
         seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.policy, self.reference = policy, reference
-        self.objective, self.train, self.seed = objective, train, seed
+        self.objective, self.train, self.seed, self.clock = objective, train, seed, clock
         self.parameters = list(policy.model.parameters())
         self.device = policy.device
         self.n_updates = 0
@@ -94,7 +97,7 @@ class Learner:
             if self.reference is None:
                 raise ConfigError("the objective's KL needs a reference policy")
             ref_logp = self._timed("reference", seconds, self.reference, batch)
-        started = time.perf_counter()
+        started = self.clock()
         signal = learning_signal(
             batch.reward_N,
             self.objective,
@@ -123,7 +126,7 @@ class Learner:
                 updates.append(self._update(batch, fixed, rows, step=step, number=number))
             change = parameters_to_vector(self.parameters).detach() - before
             parameter_step = float(change.norm())
-        seconds["update"] = time.perf_counter() - started
+        seconds["update"] = self.clock() - started
         return Learned(updates, parameter_step, seconds)
 
     def _goes_on(self, signal: Signal, step: int) -> bool:
@@ -236,10 +239,10 @@ class Learner:
     def _timed(
         self, name: str, seconds: dict[str, float], policy: Policy, batch: TrainBatch
     ) -> Tensor:
-        started = time.perf_counter()
+        started = self.clock()
         everything = torch.arange(batch.n_rows)
         found = policy.of_rows(batch, everything, most_tokens=self.train.micro_tokens)
-        seconds[name] = time.perf_counter() - started
+        seconds[name] = self.clock() - started
         return found
 
     def _sees_all(self) -> bool:

@@ -172,6 +172,35 @@ def test_another_run_and_other_files_are_left_alone(tmp_path: Path) -> None:
         _train(other / "thesis.tex")
 
 
+def test_arms_share_prompts_and_draws_until_their_policies_differ(tmp_path: Path) -> None:
+    dumps = []
+    for name, rate in (("one", 1e-3), ("other", 1e-2)):
+        _train(tmp_path / name, **{"run.steps": 2, "train.learning_rate": rate})
+        rollouts = read_run(tmp_path / name).tables["rollouts"]
+        dumps.append([_without_time(rollouts[rollouts["step"] == step]) for step in (0, 1)])
+    pd.testing.assert_frame_equal(dumps[0][0], dumps[1][0])
+    prompts = [dump[1][["prompt_id", "extra/position"]].head(12) for dump in dumps]
+    pd.testing.assert_frame_equal(*prompts)
+    assert not dumps[0][1].head(12).equals(dumps[1][1].head(12))
+
+
+def test_a_stream_without_barrier_has_one_row_a_step_and_goes_on_alike(tmp_path: Path) -> None:
+    changes = {"collector.kind": "streaming", "engine.clock": "process"}
+    changes |= {"objective.clip.kind": "clip_cov", "train.shuffle": True, "train.epochs": 2}
+    kept = {k: v for k, v in SETTINGS.items() if not k.startswith("collector")}
+    for name, n_steps in (("whole", (3,)), ("cut", (1, 3))):
+        for n in n_steps:
+            preset = load("toy_cpu", kept | changes | {"run.steps": n})
+            train(preset, folder=tmp_path / name, device="cpu", progress=False)
+    _same(tmp_path / "whole", tmp_path / "cut")
+    tables = read_run(tmp_path / "whole").tables
+    assert len(tables["waves"]) == 3
+    assert tables["waves"]["wave"].isna().all()
+    steps, waves = tables["steps"], tables["waves"]
+    assert (steps["rollout/completion_tokens"] == waves["tokens"]).all()
+    assert (steps["time/rollout_seconds"] < 60).all()
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     from gpu_runs.run_folder import RunFolder
 

@@ -3,8 +3,10 @@
 import itertools
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,12 +33,14 @@ from dapolab.scenario import (
 )
 from gpu_runs import dump
 from gpu_runs.batch import TrainBatch, chunks
+from gpu_runs.board import Board
 from gpu_runs.collect import Rollout as Collected
 from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import clustered_interval, evaluate, pass_at_k, summary
 from gpu_runs.forward import Policy
 from gpu_runs.model import Decoder
 from gpu_runs.preset import Preset, Train, build, load, preset_names
+from gpu_runs.progress import clock, eta_s
 from gpu_runs.prompts import PromptStream
 from gpu_runs.score import Scores
 from gpu_runs.step_row import rollout_metrics, update_metrics
@@ -434,3 +438,40 @@ def test_a_preset_says_why_a_run_cannot_go_on() -> None:
     assert other.fingerprint() != preset.fingerprint()
     assert other.first_difference(preset) == "train.learning_rate is 3e-05 there and 0.0001 here"
     assert isinstance(preset, Preset)
+
+
+def test_tensorboard_gets_every_point_and_hides_what_a_kill_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str, *, purge_step: int) -> None:
+            seen.append((Path(folder).name, purge_step))
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            seen.append((name, value, step))
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    module = ModuleType("torch.utils.tensorboard.writer")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", ModuleType("tensorboard"))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", module)
+    board = Board(tmp_path / "tensorboard", first_step=4)
+    board.write({"reward/accuracy": 0.5, "ppo/loss": 0.1}, step=4)
+    board.close()
+    assert board.note == ""
+    assert seen == [
+        ("tensorboard", 4),
+        ("reward/accuracy", 0.5, 4),
+        ("ppo/loss", 0.1, 4),
+        "closed",
+    ]
+
+
+def test_progress_tells_the_time_that_is_left() -> None:
+    assert eta_s(30.0, 10, 20) == 60.0
+    assert eta_s(30.0, 0, 20) == 0.0
+    assert [clock(s) for s in (5.4, 65.0, 3725.0)] == ["0:05", "1:05", "1:02:05"]
