@@ -117,51 +117,71 @@ def slime_tis(run: Run) -> Iterator[Finding]:
 # ---------------------------------------------------------------------------- OpenRLHF
 
 
-def openrlhf_gate(run: Run) -> Iterator[Finding]:
-    """Flag: OpenRLHF: gates that PolicyLoss refuses, and settings of a correction that is off."""
+_GATE = ("mode", "gating", "threshold")
+_OPENRLHF_LOSS = "OpenRLHF 0.11.2 models/loss.py:158-172, 216-240"
+
+
+def _openrlhf_level(run: Run) -> str | None:
+    """Return off, token or seq; None for other frameworks and releases without these settings."""
     if run.framework != "openrlhf" or not newer(run.version_text, "0.11.0"):
+        return None
+    return run.reading.text(f"{OPENRLHF}_level") or "off"
+
+
+def openrlhf_off(run: Run) -> Iterator[Finding]:
+    """Flag: OpenRLHF: settings of a correction that is off."""
+    given = [name for name in _GATE if run.reading.given(f"{OPENRLHF}_{name}")]
+    if _openrlhf_level(run) != "off" or not given:
         return
-    read = run.reading
-    level, mode, gating = (read.text(f"{OPENRLHF}_{name}") for name in ("level", "mode", "gating"))
-    parts = [f"{OPENRLHF}_{name}" for name in ("mode", "gating", "threshold")]
-    given = [key for key in parts if read.given(key)]
-    source = "OpenRLHF 0.11.2 models/loss.py:158-172, 216-240"
+    key = f"{OPENRLHF}_{given[0]}"
+    yield run.finding(
+        "sampling-correction-ignored",
+        "warning",
+        key,
+        f"{run.written(key)} while {OPENRLHF}_level is off: no weight is applied",
+        suggestion=f"--{OPENRLHF}_level token",
+        source=_OPENRLHF_LOSS,
+    )
+
+
+def openrlhf_refused(run: Run) -> Iterator[Finding]:
+    """Flag: OpenRLHF: gates that PolicyLoss refuses."""
+    level = _openrlhf_level(run)
     if level in (None, "off"):
-        if given:
-            yield run.finding(
-                "sampling-correction-ignored",
-                "warning",
-                given[0],
-                f"{run.written(given[0])} while {OPENRLHF}_level is off: no weight is applied",
-                suggestion=f"--{OPENRLHF}_level token",
-                source=source,
-            )
         return
-    wrong = ""
-    bounds = read.value(parts[2])
+    mode, gating = (run.reading.text(f"{OPENRLHF}_{name}") for name in ("mode", "gating"))
+    bounds = run.reading.value(f"{OPENRLHF}_threshold")
+    two = isinstance(bounds, list) and len(bounds) == 2
     if mode == "clip" and (level == "seq" or gating != "ratio"):
-        wrong = "mode clip needs level token and gating ratio"
-    elif gating != "ratio" and isinstance(bounds, list) and len(bounds) == 2 and bounds[0] != 0:
-        wrong = f"gating {gating} takes one upper bound, here {bounds[0]} {bounds[1]}"
-    if wrong:
-        at = parts[0] if mode == "clip" else parts[1]
-        yield run.finding(
-            "sampling-correction-refused",
-            "error",
-            at,
-            f"{wrong}: ValueError at start",
-            suggestion=f"--{parts[2]} <one bound>" if mode != "clip" else f"--{parts[0]} mask",
-            source=source,
-        )
-    elif run.loss == "gspo" and read.given(f"{OPENRLHF}_level"):
-        yield run.finding(
-            "sampling-correction-replaces",
-            "note",
-            f"{OPENRLHF}_level",
-            "with gspo the correction weighs and drops nothing: it only puts the sampler's "
-            "log-probs under the sequence ratio",
-            source=source,
-        )
+        at, wrong = "mode", "mode clip needs level token and gating ratio"
+        suggestion = f"--{OPENRLHF}_mode mask"
+    elif gating != "ratio" and isinstance(bounds, list) and two and bounds[0] != 0:
+        at, wrong = "gating", f"gating {gating} takes one upper bound, here {bounds[0]} {bounds[1]}"
+        suggestion = f"--{OPENRLHF}_threshold <one bound>"
+    else:
+        return
+    yield run.finding(
+        "sampling-correction-refused",
+        "error",
+        f"{OPENRLHF}_{at}",
+        f"{wrong}: ValueError at start",
+        suggestion=suggestion,
+        source=_OPENRLHF_LOSS,
+    )
+
+
+def openrlhf_gspo(run: Run) -> Iterator[Finding]:
+    """Flag: OpenRLHF: under GSPO the correction only changes the denominator."""
+    if _openrlhf_level(run) in (None, "off") or run.loss != "gspo":
+        return
+    yield run.finding(
+        "sampling-correction-replaces",
+        "note",
+        f"{OPENRLHF}_level",
+        "with gspo the correction weighs and drops nothing: it only puts the sampler's log-probs "
+        "under the sequence ratio",
+        source=_OPENRLHF_LOSS,
+    )
 
 
 # ---------------------------------------------------------------------------- NeMo RL
@@ -224,7 +244,9 @@ RULES = (
     bypass_double_weight,
     log_probs_off,
     slime_tis,
-    openrlhf_gate,
+    openrlhf_off,
+    openrlhf_refused,
+    openrlhf_gspo,
     nemo_truncation,
     nemo_levels,
     nemo_forced,
