@@ -48,7 +48,9 @@ def static_batch(
         for row, request in enumerate(batch):
             padded[row, : lengths[row]] = request.prompt
         noise = uniforms(seed, [r.key for r in batch], CAP_TOKENS)
-        cache = KvCache(model.config, len(batch), int(lengths.max()) + CAP_TOKENS)
+        dtype = model.model.embed_tokens.weight.dtype
+        size = int(lengths.max()) + CAP_TOKENS
+        cache = KvCache(model.config, len(batch), size, dtype=dtype)
         rows = torch.arange(len(batch))
         last = torch.from_numpy(padded[np.arange(len(batch)), lengths - 1])
         model.prefill(Contexts(torch.from_numpy(padded[:, :-1]), rows, rows), cache)

@@ -18,7 +18,7 @@ from gpu_runs.demonstrations import Demonstration, Style, demonstrations
 from gpu_runs.generate import Generator, Request, generate
 from gpu_runs.model import Decoder, ModelConfig
 from gpu_runs.task import DigitSum
-from gpu_runs.weights import TOY, save_model
+from gpu_runs.weights import TOY, load_model, save_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, default=TOY, help="file to write")
     parser.add_argument("--steps", type=int, default=Recipe.n_steps)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--prompts", type=int, default=600, help="held-out prompts of the profile")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     task = DigitSum()
@@ -167,9 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         on_step=report,
     )
     save_model(model, options.output, dtype=torch.float16)
-    from gpu_runs.weights import load_model
-
-    table = profile(load_model(options.output), task, n_prompts=600, seed=options.seed)
+    table = profile(load_model(options.output), task, n_prompts=options.prompts, seed=options.seed)
     print(table.to_string(float_format="{:.3f}".format))  # noqa: T201
 
 
