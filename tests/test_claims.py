@@ -31,7 +31,9 @@ from dapolab.objective.estimators import Members
 from dapolab.objective.groups import Groups
 from dapolab.objective.masking import keep_valid
 from dapolab.report.render import html_page, markdown_page
-from dapolab.scenario import CispoClip, SeqMeanTokenMean, TokenMean, TokenMeanMicro
+from dapolab.scenario import CispoClip, SeqMeanTokenMean, TokenMean, TokenMeanMicro, build
+from dapolab.sim.run import simulate
+from tests.listed_stream import ListedStream
 
 EXACT = tuple(c for c in CLAIMS if c.measure is not None and c.repeat == "exact")
 FAST = tuple(c for c in EXACT if c.id not in ("dapo-clip-higher", "seed-worst-waves"))
@@ -248,6 +250,32 @@ def test_unknown_claim_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="nearest: p12-staleness"):
         find_claims(CLAIMS, "p12-stalenes")
     assert [len(find_claims(CLAIMS, text)) for text in ("seed", "c", "p", "P3")] == [6, 15, 12, 1]
+
+
+def test_kept_accuracy_is_not_accuracy_by_hand(monkeypatch) -> None:
+    """Field case B66: six groups of 4 all right, one all wrong, three half right."""
+    stream = ListedStream(np.full((10, 4), 100), [4] * 6 + [0] + [2] * 3)
+    monkeypatch.setattr("dapolab.sim.outset.prompt_stream", lambda *_, **__: stream)
+    scenario = build(
+        {
+            "workload": {
+                "kind": "independent",
+                "lengths": {"kind": "constant", "tokens": 100},
+                "pass_rate": {"kind": "fixed"},
+                "prompts": {"count": 10},
+            },
+            "rollout": {"groups_per_step": 10, "group_size": 4, "cap_tokens": 1000},
+            "collector": {"kind": "filter_no_refill"},
+            "hardware": {"law": {"kind": "affine", "a_s": 1.0, "b_s": 0.0, "c_s": 0.0}},
+            "run": {"steps": 1},
+        }
+    )
+    step = simulate(scenario, seed=0).steps.iloc[0]
+    assert step["reward/accuracy"] == pytest.approx(0.75)
+    assert step["reward/trained_accuracy"] == pytest.approx(0.5)
+    assert step["rollout/all_right_share"] == pytest.approx(0.6)
+    assert step["rollout/all_wrong_share"] == pytest.approx(0.1)
+    assert step["rollout/effective_group_ratio"] == pytest.approx(0.3)
 
 
 # ---------------------------------------------------------------------------- mutations
