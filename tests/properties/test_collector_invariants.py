@@ -4,17 +4,20 @@ import math
 from dataclasses import replace
 from itertools import chain, repeat
 
-from collector_play import Candidate, Played, play
+from collector_play import Candidate, Left, Played, play, play_steps
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dapolab.rules import judge_group, keep_group, overlong_penalty
 from dapolab.scenario import (
+    AdaptiveWave,
     Budget,
+    Chunked,
     ExactRefill,
     FilterNoRefill,
     NoFilter,
     OverProvision,
+    Replace,
     Replenish,
     Rollout,
     Rounds,
@@ -51,14 +54,49 @@ policies = st.one_of(
         Rounds,
         gen_groups=st.none() | st.integers(1, 12),
         max_num_gen_batches=st.integers(-1, 6),
-        at_max=st.sampled_from(["error", "stop"]),
+        at_max=st.sampled_from(["error", "stop", "original"]),
+        rounds_past_max=st.integers(0, 1),
+        examine_last=st.booleans(),
+        surplus=st.sampled_from(["drop", "carry"]),
         max_waves=st.integers(1, 30),
         budget=budgets,
     ),
-    st.builds(Replenish, max_candidates=st.integers(1, 40), budget=budgets),
+    st.builds(
+        Replace,
+        min_replace_ratio=st.floats(0, 1),
+        max_sample_batches=st.integers(-1, 4),
+        max_waves=st.integers(1, 30),
+        budget=budgets,
+    ),
+    st.builds(
+        AdaptiveWave,
+        gen_groups=st.none() | st.integers(1, 12),
+        min_groups=st.integers(1, 8),
+        max_num_gen_batches=st.integers(-1, 6),
+        max_waves=st.integers(1, 30),
+        budget=budgets,
+    ),
+    st.builds(
+        Replenish,
+        min_in_flight=st.integers(0, 8),
+        at_data_end=st.sampled_from(["drop", "train"]),
+        max_candidates=st.integers(1, 40),
+        budget=budgets,
+    ),
     st.builds(
         Streaming,
         slots=st.none() | st.integers(1, 9),
+        filter=st.booleans(),
+        leftovers=st.sampled_from(["abort", "resume", "resume_with_kv"]),
+        surplus=st.sampled_from(["drop", "carry"]),
+        max_candidates=st.integers(1, 40),
+        budget=budgets,
+    ),
+    st.builds(
+        Chunked,
+        over_sampling_batch_size=st.none() | st.integers(1, 9),
+        fallback=st.booleans(),
+        leftovers=st.sampled_from(["abort", "resume"]),
         max_candidates=st.integers(1, 40),
         budget=budgets,
     ),
@@ -101,7 +139,11 @@ def test_every_step_ends_with_clean_books(
 
 
 def _filters(config: object) -> bool:
-    return not isinstance(config, NoFilter) and getattr(config, "filter", True)
+    """Whether only mixed groups are kept, and only degenerate ones dropped as such."""
+    falls_back = getattr(config, "fallback", False) or getattr(config, "at_max", "") == "original"
+    if isinstance(config, NoFilter) or falls_back:
+        return False
+    return bool(getattr(config, "filter", True))
 
 
 @given(policies, streams, targets, deadlines)
@@ -112,6 +154,24 @@ def test_the_same_sequence_gives_the_same_step(
         play(config, groups, rollout=rollout_of(n_target), deadline_s=deadline_s) for _ in range(2)
     )
     assert first == second
+
+
+@given(policies, streams, targets)
+def test_steps_hand_over_what_they_do_not_settle(
+    config: object, groups: list[Candidate], n_target: int
+) -> None:
+    # Every group that was submitted has one fate in one step, or is still there at the end.
+    played = play_steps(config, iter(groups), rollout=rollout_of(n_target), n_steps=5)
+    settled = sum(len(s.kept) + len(s.dropped) + len(s.aborted) for s in played)
+    taken, before = 0, Left()
+    for step in played:
+        taken += len(step.candidates) - len(before.held) - len(before.cut)
+        before = step.left
+    if played[-1].failure is None:
+        assert taken == settled + len(before.held) + len(before.cut)
+    assert taken <= len(groups)
+    trained = [one for step in played for one in step.trained]
+    assert len(trained) <= len(groups)
 
 
 def exact(groups: list[Candidate], n_target: int, multiplier: int) -> Played:
