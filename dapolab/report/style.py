@@ -52,6 +52,8 @@ STATUS_COLOURS = {
     "degenerate": "#a4adb8",
     "surplus": "#e69f00",
     "aborted": "#d55e00",
+    "stale": "#8c6bb1",
+    "carried": "#56b4e9",
 }
 OBSERVED, MODEL = "#1f86c9", "#d55e00"
 
