@@ -265,6 +265,11 @@ def test_command_writes_a_law_that_a_scenario_takes(
     place = document["covariance"]["names"].index("a_s")
     factor = stats.t.ppf(0.995, 39)  # 40 blocks
     assert a["high"] - a["mean"] == pytest.approx(factor * np.sqrt(matrix[place, place]), rel=1e-6)
+    # another clock of the same trace, twice as fast
+    _iterations(8).assign(cpu=lambda t: t["seconds"] / 2).to_csv(trace, index=False)
+    assert main(["calibrate", str(trace), "--columns", "seconds=cpu", "--json"]) == 0
+    half = json.loads(capsys.readouterr().out)["parameters"]["a_s"]
+    assert half["mean"] == pytest.approx(a["mean"] / 2, rel=1e-6)
     from dapolab.scenario import load
 
     assert load(law).hardware.law.a_s == pytest.approx(0.008, rel=0.05)  # type: ignore[union-attr]

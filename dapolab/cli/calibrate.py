@@ -18,7 +18,13 @@ from dapolab.cli.output import (
     print_notes,
 )
 from dapolab.cli.parsing import whole_number
-from dapolab.cli.step_logs import add_log_arguments, fixed_values, law_of, read_steps
+from dapolab.cli.step_logs import (
+    add_log_arguments,
+    column_pairs,
+    fixed_values,
+    law_of,
+    read_steps,
+)
 from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,6 +89,9 @@ def _calibrate(options: argparse.Namespace) -> "Calibration":
     physics = law_of(options.law)
     source = options.source or path.name
     table = c.read_table(path) if path.suffix in (".csv", ".jsonl", ".parquet") else None
+    if table is not None:
+        renamed = column_pairs(options.columns)
+        table = table.assign(**{to: table[key] for to, key in renamed.items() if key in table})
     if table is not None and c.is_iteration_trace(list(table.columns)):
         return c.of_iterations(
             table, fixed=fixed, physics=physics, polled_s=options.polled, source=source

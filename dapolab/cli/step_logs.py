@@ -19,7 +19,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
         "--columns",
         default="",
         metavar="COLUMN=KEY,...",
-        help="the log's own keys (dapolab import-log lists the columns)",
+        help="the file's own keys, e.g. seconds=cpu_seconds (import-log lists a log's columns)",
     )
     parser.add_argument(
         "--shares",
@@ -53,18 +53,24 @@ def read_steps(path: Path, options: argparse.Namespace) -> "pd.DataFrame":
     """
     from dapolab.logs import LogOptions, read_log
 
-    columns = {}
-    for part in filter(None, options.columns.split(",")):
-        column, equals, key = part.partition("=")
-        if not equals:
-            raise ConfigError(f"--columns: {part!r} should look like COLUMN=KEY")
-        columns[column.strip()] = key.strip()
+    columns = column_pairs(options.columns)
     log = read_log(path, options=LogOptions(run=options.run, columns=columns))
     frame = log.one_run(options.run)
     if options.shares:
         right, wrong = _shares(options.shares)
         frame = frame.assign(**{"rollout/all_right_share": right, "rollout/all_wrong_share": wrong})
     return frame
+
+
+def column_pairs(text: str) -> dict[str, str]:
+    """Return column -> the file's own key of ``--columns``."""
+    columns = {}
+    for part in filter(None, text.split(",")):
+        column, equals, key = part.partition("=")
+        if not equals:
+            raise ConfigError(f"--columns: {part!r} should look like COLUMN=KEY")
+        columns[column.strip()] = key.strip()
+    return columns
 
 
 def _shares(text: str) -> tuple[float, float]:

@@ -67,11 +67,12 @@ def solve(
 
     Parameters
     ----------
-    x_IK : design, no column all zero.
+    x_IK : design; a column that is all zero gets coefficient 0.
     low_I, high_I : seconds; equal where exact, else the truth lies in (low, high].
     cluster_I : cluster of each row; absent: every row its own.
     """
     scale_K = np.sqrt((x_IK**2).mean(axis=0))
+    scale_K[scale_K == 0] = 1.0
     x = x_IK / scale_K
     middle = (low_I + high_I) / 2
     theta = _weighted(x, middle)
