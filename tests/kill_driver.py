@@ -16,18 +16,18 @@ import traceback
 from pathlib import Path
 
 SETTINGS = {
-    "rollout.groups_per_step": 3,
+    "rollout.groups_per_step": 2,
     "rollout.group_size": 4,
-    "rollout.cap_tokens": 48,
+    "rollout.cap_tokens": 40,
     "collector.max_candidate_multiplier": 2,
-    "train.responses_per_update": 6,
+    "train.responses_per_update": 4,
     "train.learning_rate": 1e-3,
     "evaluation.n_prompts": 3,
     "evaluation.n_samples": 2,
     "evaluation.pass_at": [1, 2],
     "evaluation.every": 3,
     "data.n_prompts": 16,
-    "run.steps": 6,
+    "run.steps": 5,
     "run.seed": 5,
 }
 

@@ -96,34 +96,40 @@ def test_a_run_killed_over_and_over_equals_one_that_was_not(tmp_path: Path) -> N
     _same(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(".*.tmp"))
     steps_table = read_run(tmp_path / "killed").tables["steps"]
-    assert steps_table["step"].tolist() == list(range(6))
+    assert steps_table["step"].tolist() == list(range(5))
 
 
-def test_a_finished_run_goes_on_to_more_steps(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps, never touched again."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    _train(folder, **{"run.steps": 4})
+    return folder
+
+
+def test_a_finished_run_goes_on_to_more_steps(tmp_path: Path, whole: Path) -> None:
     first = _train(tmp_path / "two", **{"run.steps": 2})
     assert (first.first_step, first.steps) == (0, 2)
     longer = _train(tmp_path / "two", **{"run.steps": 4})
     assert (longer.first_step, longer.steps) == (2, 4)
-    _train(tmp_path / "one", **{"run.steps": 4})
-    _same(tmp_path / "one", tmp_path / "two")
+    _same(whole, tmp_path / "two")
     again = _train(tmp_path / "two", **{"run.steps": 4})
     assert again.first_step == again.steps == 4
     assert again.metrics == longer.metrics
-    _same(tmp_path / "one", tmp_path / "two")
+    _same(whole, tmp_path / "two")
 
 
-def test_steps_between_checkpoints_are_made_again(tmp_path: Path) -> None:
+def test_steps_between_checkpoints_are_made_again(tmp_path: Path, whole: Path) -> None:
     journal = Journal(tmp_path / "run" / "journal.jsonl")
     _train(tmp_path / "run", **{"run.steps": 2, "run.checkpoint_every": 2})
-    _train(tmp_path / "whole", **{"run.steps": 4})
     # as if killed in step 3 with the checkpoint of step 2: the rows after it are cut
-    records = Journal(tmp_path / "whole" / "journal.jsonl").records()
+    records = Journal(whole / "journal.jsonl").records()
     journal.append(records[2] | {"position": -1})
     with journal.path.open("ab") as file:
         file.write(b'{"step": 3, "metr')
     resumed = _train(tmp_path / "run", **{"run.steps": 4})
     assert resumed.first_step == 2
-    _same(tmp_path / "whole", tmp_path / "run")
+    _same(whole, tmp_path / "run")
 
 
 def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path) -> None:
