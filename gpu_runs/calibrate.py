@@ -22,6 +22,9 @@ from gpu_runs.setup import choose_device, make_task_and_model
 def run(preset: Preset, options: argparse.Namespace, *, command: Sequence[str]) -> int:
     """Measure the preset's model and slots, write ``trace`` and ``medians``, print a table.
 
+    On a CPU ``cpu_medians`` has CPU seconds for ``seconds``: what an idle core would take, and what
+    a law should be fitted to where other programs ran beside.
+
     A fresh model is not warm-started: its weights are random, its times are not.
     """
     device = choose_device(options.device)

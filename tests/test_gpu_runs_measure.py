@@ -105,8 +105,10 @@ def test_the_command_writes_a_run_and_says_where(tmp_path, capsys):
     assert document["schema"] == "gpu_runs/calibrate/1"
     assert [row["n"] for row in document["decode"]] == [1, 8]
     stored = read_run(folder)
-    assert set(stored.tables) == {"trace", "medians"}
+    assert set(stored.tables) == {"trace", "medians", "cpu_medians"}
     assert stored.manifest["device"] == "cpu"
     assert stored.manifest["dtype"] == "float32"
     assert str(tmp_path) not in json.dumps(stored.manifest)
     pd.testing.assert_frame_equal(stored.tables["medians"], medians(stored.tables["trace"]))
+    on_cpu = stored.tables["cpu_medians"]
+    assert (on_cpu["seconds"] == stored.tables["medians"]["cpu_seconds"]).all()

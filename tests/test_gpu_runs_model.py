@@ -190,6 +190,24 @@ def test_bf16_states_are_normalised_and_scored_in_fp32():
     assert model(torch.zeros(1, 3, dtype=torch.long)).dtype == torch.float32
 
 
+def test_half_a_billion_parameters_are_qwens():
+    # Qwen2.5-0.5B: 494,032,768 parameters (its safetensors index), the tied head counted once
+    with torch.device("meta"):
+        model = Decoder(
+            ModelConfig(
+                vocab_size=151936,
+                d_model=896,
+                n_layers=24,
+                n_heads=14,
+                n_kv_heads=2,
+                d_mlp=4864,
+                max_positions=32768,
+                qkv_bias=True,
+            )
+        )
+    assert sum(p.numel() for p in model.parameters()) == 494_032_768
+
+
 @pytest.mark.parametrize(
     "wrong", [{"d_model": 25}, {"n_kv_heads": 4}, {"n_layers": 0}, {"d_model": 6}]
 )
