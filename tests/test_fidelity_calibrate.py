@@ -10,6 +10,7 @@ from scipy import optimize, stats
 
 from dapolab.cli import main
 from dapolab.errors import ConfigError
+from dapolab.fidelity.calibrate import of_steps
 from dapolab.fidelity.law import fit_law
 from dapolab.fidelity.profile import iterations_of_profile
 from dapolab.fidelity.regression import solve
@@ -241,6 +242,32 @@ def test_several_waves_and_overfull_slots_are_not_taken_for_one_wave() -> None:
         wave_pieces(frame, hardware=scenario.hardware, rollout=scenario.rollout)
     with pytest.raises(ConfigError, match=r"exceed hardware\.slots 32"):
         wave_pieces(_log_of(scenario, 2), hardware=Hardware(slots=32), rollout=scenario.rollout)
+
+
+def test_a_log_that_tells_its_polls_is_read_as_intervals() -> None:
+    scenario = _scenario()
+    frame = _log_of(scenario, 4)
+    seen = np.ceil(frame["time/rollout_seconds"] / 3) * 3
+    polled = frame.assign(**{"time/rollout_seconds": seen, "time/poll_seconds": 3.0})
+    found = of_steps(
+        polled,
+        hardware=scenario.hardware,
+        rollout=scenario.rollout,
+        fixed={},
+        physics=None,
+        draws=False,
+    )
+    assert found.estimates["a_s"].covers(0.006)
+    stated = of_steps(
+        polled.drop(columns="time/poll_seconds"),
+        hardware=scenario.hardware,
+        rollout=scenario.rollout,
+        fixed={},
+        physics=None,
+        draws=False,
+        polled_s=3.0,
+    )
+    assert stated.law == found.law
 
 
 def test_a_warm_up_pass_is_set_aside() -> None:

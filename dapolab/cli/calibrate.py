@@ -97,6 +97,8 @@ def _calibrate(options: argparse.Namespace) -> "Calibration":
             table, fixed=fixed, physics=physics, polled_s=options.polled, source=source
         )
     if table is not None and is_request_trace(list(table.columns)):
+        if options.polled:
+            raise ConfigError("--polled: a request trace holds the true ends; leave it out")
         scenario = _scenario(options, engine_of_meta(path.parent / "meta.json"))
         trace = request_trace(table, hardware=scenario.hardware, name=path.name)
         start = physics or law_of("llama-3.1-8b-h100-tp1")

@@ -17,7 +17,13 @@ from scipy import special
 
 from dapolab.errors import ConfigError
 from dapolab.fidelity.calibrate import Calibration, law_table, of_steps
-from dapolab.fidelity.steps import MAX_TOKENS, MEAN_TOKENS, column, trained_tokens
+from dapolab.fidelity.steps import (
+    MAX_TOKENS,
+    MEAN_TOKENS,
+    column,
+    polled_seconds,
+    trained_tokens,
+)
 from dapolab.rng import stream
 from dapolab.scenario import Hardware, Learner, Rollout, Scenario, build
 from dapolab.sim.hardware import Law
@@ -156,13 +162,14 @@ def backtest(
     ----------
     log_a, against : rows of one run in a step table.
     hardware_a, rollout_a : of LOG_A where they differ from those of ``scenario_b``.
-    polled_s : both runs see ends up to so much too late.
+    polled_s : both runs see ends up to so much too late; 0: as LOG_A tells, where it does.
 
     Raises
     ------
     ConfigError
         LOG_A gives no law or no workload; SCENARIO_B ends with an error in every replication.
     """
+    polled_s = polled_s or polled_seconds(log_a)
     calibration = of_steps(
         log_a,
         hardware=hardware_a or scenario_b.hardware,

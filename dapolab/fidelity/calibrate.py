@@ -13,7 +13,7 @@ from dapolab.errors import ConfigError
 from dapolab.fidelity.law import LawFit, fit_law
 from dapolab.fidelity.pieces import COLUMNS
 from dapolab.fidelity.requests import RequestTrace, fit_requests, with_values
-from dapolab.fidelity.steps import LearnerFit, calibrate_steps
+from dapolab.fidelity.steps import LearnerFit, calibrate_steps, polled_seconds
 from dapolab.fidelity.workload import StepWorkload, workload_of_steps
 from dapolab.scenario import Hardware, Learner, Rollout
 from dapolab.sim.hardware import Law
@@ -154,7 +154,8 @@ def of_steps(
     """Calibrate law, learner and workload from the step table of one run.
 
     With ``physics`` (or c among ``fixed``) the context term is taken from there: lengths and
-    tokens of a step log move together, so c is never told apart from b.
+    tokens of a step log move together, so c is never told apart from b. ``polled_s`` 0: as the log
+    tells, where it does.
     """
     notes: list[str] = []
     found: StepWorkload | None = None
@@ -174,7 +175,7 @@ def of_steps(
         frame,
         hardware=hardware,
         rollout=rollout,
-        poll_s=polled_s,
+        poll_s=polled_s or polled_seconds(frame),
         fixed=held,
         physics=physics,
         square_ratio=ratio if "c_s" in held else None,

@@ -64,6 +64,12 @@ def n_responses(frame: pd.DataFrame, rollout: Rollout) -> Floats:
     return np.where(np.isnan(known), wanted, known)
 
 
+def polled_seconds(frame: pd.DataFrame) -> float:
+    """Return the grid of the trainer's polls where the log's format tells it, else 0."""
+    known = column(frame, "time/poll_seconds")
+    return float(np.nanmedian(known)) if np.isfinite(known).any() else 0.0
+
+
 def prompt_tokens(frame: pd.DataFrame, rollout: Rollout) -> float:
     """Return the mean prompt length, from its own column or as total less response tokens."""
     own = column(frame, "trained/mean_prompt_tokens")
