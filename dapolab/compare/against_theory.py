@@ -12,7 +12,8 @@ import pandas as pd
 
 from dapolab.compare.comparison import Comparison
 from dapolab.compare.estimates import possible
-from dapolab.compare.quantities import Quantity, quantities_of
+from dapolab.compare.quantities import quantities_of
+from dapolab.compare.quantity import Quantity
 from dapolab.stats import LEVEL, Estimate
 from dapolab.stats.estimate import t_factor
 

@@ -5,13 +5,21 @@ workload and settings, and says which quantities it leaves out and why.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from dapolab.collectors import round_size, rounds_allowed
+from dapolab.compare.pipeline_quantities import pipeline_quantities
+from dapolab.compare.quantity import (
+    KEPT,
+    Quantity,
+    event,
+    full,
+    mean_of,
+    ratio_of,
+    share_of,
+    weighted,
+)
 from dapolab.scenario import (
     AffineLaw,
     Collector,
@@ -41,28 +49,9 @@ from dapolab.theory.sampling import (
 from dapolab.theory.tails import expected_max_tokens
 from dapolab.workload.marginals import Marginals, marginals
 
-CANDIDATES, KEPT = "rollout/candidate_groups", "rollout/effective_groups"
+CANDIDATES = "rollout/candidate_groups"
 # Theory draws candidates afresh; a run walks a finite pool. Fewer prompts than these show.
 _FEWEST_PROMPTS, _FEWEST_PROMPTS_PER_BATCH = 1000, 20
-
-Measure = Callable[[pd.DataFrame], tuple[float, float]]
-"""Step rows of one replication -> numerator and denominator; the value is a ratio of totals."""
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """One closed form and how to read the same quantity off a replication's step rows.
-
-    ``sd`` is the standard deviation of what one unit of the denominator adds, where theory knows
-    it: a run too short to see a rare event has no spread of its own.
-    """
-
-    name: str
-    unit: str
-    value: float
-    source: str
-    measure: Measure
-    sd: float = 0.0
 
 
 def quantities_of(scenario: Scenario) -> tuple[list[Quantity], list[str]]:
@@ -81,8 +70,21 @@ def quantities_of(scenario: Scenario) -> tuple[list[Quantity], list[str]]:
     if n_prompts < max(_FEWEST_PROMPTS, _FEWEST_PROMPTS_PER_BATCH * rollout.groups_per_step):
         reason = f"{n_prompts} prompts come round again; theory draws every candidate afresh"
         return [], [f"everything: {reason}"]
-    found = _policy_quantities(scenario, facts, left_out)
-    found += _rollout_seconds(scenario, facts, left_out)
+    beside = scenario.learner.schedule.kind
+    if beside == "fully_async":
+        if _lengths_say_nothing(scenario):
+            found = _composition(facts)
+        else:
+            found = []
+            left_out.append(
+                "shares of outcomes: lengths depend on correctness, and the long ones "
+                "of a run are still under way at its end"
+            )
+    else:
+        found = _policy_quantities(scenario, facts, left_out)
+        found += _rollout_seconds(scenario, facts, left_out)
+    if beside != "sync":
+        found += pipeline_quantities(scenario, facts, left_out)
     return found, left_out
 
 
@@ -123,38 +125,6 @@ def _in_theory(collector: Collector) -> bool:
             return False
 
 
-# ---------------------------------------------------------------- how quantities are read
-
-
-def _mean(column: str) -> Measure:
-    return lambda rows: (float(rows[column].sum()), float(rows[column].count()))
-
-
-def _ratio(over: str, under: str) -> Measure:
-    return lambda rows: (float(rows[over].sum()), float(rows[under].sum()))
-
-
-def _weighted(column: str, weight: str) -> Measure:
-    def measure(rows: pd.DataFrame) -> tuple[float, float]:
-        present = rows[rows[column].notna()]
-        return float((present[column] * present[weight]).sum()), float(present[weight].sum())
-
-    return measure
-
-
-def _share(test: Callable[[pd.DataFrame], pd.Series]) -> Measure:
-    return lambda rows: (float(test(rows).sum()), float(len(rows)))
-
-
-def _full(wanted: int) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda rows: rows[KEPT] >= wanted
-
-
-def _event(name: str, p: float, source: str, measure: Measure) -> Quantity:
-    """Return a probability: each unit of the denominator is one trial."""
-    return Quantity(name, "share", p, source, measure, sd=math.sqrt(max(p * (1.0 - p), 0.0)))
-
-
 # ---------------------------------------------------------------- counts
 
 
@@ -166,7 +136,7 @@ def _composition(facts: Marginals) -> list[Quantity]:
         "rollout/all_wrong_share": facts.all_wrong_probability,
     }
     source = "A1, averaged over prompts"
-    return [_event(name, p, source, _weighted(name, CANDIDATES)) for name, p in shares.items()]
+    return [event(name, p, source, weighted(name, CANDIDATES)) for name, p in shares.items()]
 
 
 def _kept_accuracy(facts: Marginals) -> list[Quantity]:
@@ -181,18 +151,18 @@ def _kept_accuracy(facts: Marginals) -> list[Quantity]:
     variance = (square - facts.all_right_probability) / q - value**2
     name = "reward/trained_accuracy"
     sd = math.sqrt(max(variance, 0.0))
-    return [Quantity(name, "share", value, "A9", _weighted(name, KEPT), sd)]
+    return [Quantity(name, "share", value, "A9", weighted(name, KEPT), sd)]
 
 
 def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]) -> list[Quantity]:
     q, wanted = facts.mixed_probability, scenario.rollout.groups_per_step
     match scenario.collector:
         case NoFilter():
-            found = [Quantity(KEPT, "groups", wanted, "every group is kept", _mean(KEPT))]
+            found = [Quantity(KEPT, "groups", wanted, "every group is kept", mean_of(KEPT))]
             return _composition(facts) + found
         case FilterNoRefill():
             sd = math.sqrt(max(wanted * q * (1.0 - q), 0.0))
-            found = [Quantity(KEPT, "groups", wanted * q, "Bin(B, q)", _mean(KEPT), sd)]
+            found = [Quantity(KEPT, "groups", wanted * q, "Bin(B, q)", mean_of(KEPT), sd)]
             return _composition(facts) + found + _kept_accuracy(facts)
         case ExactRefill() as collector:
             return _composition(facts) + _exact_refill(q, wanted, collector, facts, left_out)
@@ -201,7 +171,7 @@ def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]
         case Replenish():
             value = expected_candidates(q, n_groups=wanted)
             source = "A11: every slot its own geometric race"
-            found = [Quantity(CANDIDATES, "groups", value, source, _mean(CANDIDATES))]
+            found = [Quantity(CANDIDATES, "groups", value, source, mean_of(CANDIDATES))]
             return found + _kept_accuracy(facts)
         case Streaming() as collector:
             return _streaming(scenario, q, collector, left_out)
@@ -211,10 +181,10 @@ def _policy_quantities(scenario: Scenario, facts: Marginals, left_out: list[str]
                 return []
             launched = math.ceil(round(collector.eta * wanted, 9))
             value = p_enough(launched, p_mixed=q, n_groups=wanted)
-            return [_event("P(full)", value, "A12", _share(_full(wanted)))]
+            return [event("P(full)", value, "A12", share_of(full(wanted)))]
         case VerlV1():
             source = "credits refill until B groups are kept"
-            found = [Quantity(KEPT, "groups", wanted, source, _mean(KEPT))]
+            found = [Quantity(KEPT, "groups", wanted, source, mean_of(KEPT))]
             return _composition(facts) + found + _kept_accuracy(facts)
         case _:
             return []
@@ -235,7 +205,7 @@ def _exact_refill(
 
 def _unbiased(q: float) -> Quantity:
     name = "rollout/unbiased_effective_ratio"
-    return Quantity(name, "share", q, "A7", _mean(name))
+    return Quantity(name, "share", q, "A7", mean_of(name))
 
 
 def _uncapped(q: float, wanted: int) -> list[Quantity]:
@@ -243,9 +213,9 @@ def _uncapped(q: float, wanted: int) -> list[Quantity]:
     candidates = expected_candidates(q, n_groups=wanted)
     ratio = expected_kept_ratio(q, n_groups=wanted)
     return [
-        Quantity("rollout/waves", "waves", waves, "A3", _mean("rollout/waves")),
-        Quantity(CANDIDATES, "groups", candidates, "A3", _mean(CANDIDATES)),
-        Quantity("E[kept/N]", "share", ratio, "A7", _mean("rollout/effective_group_ratio")),
+        Quantity("rollout/waves", "waves", waves, "A3", mean_of("rollout/waves")),
+        Quantity(CANDIDATES, "groups", candidates, "A3", mean_of(CANDIDATES)),
+        Quantity("E[kept/N]", "share", ratio, "A7", mean_of("rollout/effective_group_ratio")),
         _unbiased(q),
     ]
 
@@ -257,22 +227,22 @@ def _capped(law: CappedRefill, facts: Marginals) -> list[Quantity]:
     sd_waves, sd_candidates, sd_kept = map(_sd, (law.waves_pmf, law.candidates_pmf, law.kept_pmf))
 
     def mean(name: str, unit: str, value: float, sd: float, source: str = "A4") -> Quantity:
-        return Quantity(name, unit, value, source, _mean(name), sd)
+        return Quantity(name, unit, value, source, mean_of(name), sd)
 
     n, oversample = law.expected_candidates, law.expected_candidates / wanted
     at_most = law.max_waves
     found = [
         mean("rollout/waves", "waves", law.expected_waves, sd_waves),
-        _event(
+        event(
             f"P({at_most} waves)",
             law.p_worst,
             "A5: 1+(M−1)B waves",
-            _share(lambda rows: rows["rollout/waves"] == at_most),
+            share_of(lambda rows: rows["rollout/waves"] == at_most),
         ),
         mean(CANDIDATES, "groups", n, sd_candidates),
         mean(KEPT, "groups", law.expected_kept, sd_kept),
-        _event("P(full)", law.p_full, "A4", _share(_full(wanted))),
-        _event("train/update_skipped", law.p_skip, "A4", _mean("train/update_skipped")),
+        event("P(full)", law.p_full, "A4", share_of(full(wanted))),
+        event("train/update_skipped", law.p_skip, "A4", mean_of("train/update_skipped")),
         mean("rollout/oversample_ratio", "ratio", oversample, sd_candidates / wanted),
         mean("rollout/effective_fill_ratio", "share", law.expected_kept / wanted, sd_kept / wanted),
         Quantity(
@@ -280,7 +250,7 @@ def _capped(law: CappedRefill, facts: Marginals) -> list[Quantity]:
             "share",
             law.expected_kept_ratio,
             "A7: biased up from q",
-            _mean("rollout/effective_group_ratio"),
+            mean_of("rollout/effective_group_ratio"),
         ),
         _unbiased(law.p_mixed),
         mean("rollout/completion_tokens", "tokens", tokens, 0.0, "A8 (Wald)"),
@@ -294,7 +264,7 @@ def _utilisation(q: float, facts: Marginals) -> list[Quantity]:
     value = token_utilisation(
         q, tokens_per_mixed=facts.mean_tokens_mixed, tokens_per_candidate=facts.mean_tokens
     )
-    measure = _ratio("rollout/train_completion_tokens", "rollout/completion_tokens")
+    measure = ratio_of("rollout/train_completion_tokens", "rollout/completion_tokens")
     return [Quantity("token utilisation (totals)", "share", value, "A8", measure)]
 
 
@@ -317,20 +287,25 @@ def _rounds(
     utilisation = q - law.expected_surplus / law.expected_candidates
     surplus = "rollout/surplus_groups"
     return [
-        Quantity("rollout/waves", "waves", law.expected_rounds, "A6", _mean("rollout/waves")),
-        Quantity(surplus, "groups", law.expected_surplus, "A6: q·Bg·E[R] − Bt", _mean(surplus)),
+        Quantity("rollout/waves", "waves", law.expected_rounds, "A6", mean_of("rollout/waves")),
+        Quantity(surplus, "groups", law.expected_surplus, "A6: q·Bg·E[R] − Bt", mean_of(surplus)),
         Quantity(
-            "candidate utilisation (totals)", "share", utilisation, "A6", _ratio(KEPT, CANDIDATES)
+            "candidate utilisation (totals)", "share", utilisation, "A6", ratio_of(KEPT, CANDIDATES)
         ),
         *_kept_accuracy(facts),
     ]
 
 
+def _lengths_say_nothing(scenario: Scenario) -> bool:
+    """Say whether who finishes first is a random sample of right and wrong answers."""
+    workload = scenario.workload
+    return workload.kind == "independent" and workload.p_correct_if_truncated is None
+
+
 def _streaming(
     scenario: Scenario, q: float, collector: Streaming, left_out: list[str]
 ) -> list[Quantity]:
-    workload = scenario.workload
-    if workload.kind != "independent" or workload.p_correct_if_truncated is not None:
+    if not _lengths_say_nothing(scenario):
         left_out.append(
             f"{CANDIDATES}: lengths depend on correctness, so the first to finish are not a "
             "random sample of validity (A10 needs independence)"
@@ -339,7 +314,7 @@ def _streaming(
     wanted = scenario.rollout.groups_per_step
     slots = collector.slots or collector.slots_per_target * wanted
     value = streaming(q, n_groups=wanted, n_slots=slots, mean_duration=1.0)
-    return [Quantity(CANDIDATES, "groups", value.expected_launched, "A10", _mean(CANDIDATES))]
+    return [Quantity(CANDIDATES, "groups", value.expected_launched, "A10", mean_of(CANDIDATES))]
 
 
 # ---------------------------------------------------------------- seconds
@@ -376,7 +351,9 @@ def _rollout_seconds(scenario: Scenario, facts: Marginals, left_out: list[str]) 
         step_s=law.a_s,
         per_response_s=b_s,
     )
-    return [Quantity("time/rollout_seconds", "s", seconds, "B3, B5", _mean("time/rollout_seconds"))]
+    return [
+        Quantity("time/rollout_seconds", "s", seconds, "B3, B5", mean_of("time/rollout_seconds"))
+    ]
 
 
 def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> list[Quantity]:
@@ -407,7 +384,7 @@ def _single_size_seconds(scenario: Scenario, facts: Marginals, b_s: float) -> li
             "s",
             n_rounds * one_wave,
             "A14, B1, B5",
-            _mean("time/rollout_seconds"),
+            mean_of("time/rollout_seconds"),
         )
     ]
 

@@ -121,7 +121,7 @@ def played_by_simulator(config: Scenario, stream: ListedStream) -> Pipeline:
 
 
 @settings(
-    max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(case=cases())
 def test_every_group_version_and_time_agrees(

@@ -88,7 +88,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(config=scenarios(), seed=st.integers(0, 1000))
 def test_nothing_is_lost_and_everything_ends(config: Scenario, seed: int) -> None:
@@ -165,7 +165,7 @@ def _check_ages(config: Scenario, steps: pd.DataFrame, groups: pd.DataFrame) -> 
         assert (share <= steps["staleness/mean_versions"] + 1e-12).all()
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(config=scenarios(), seed=st.integers(0, 1000))
 def test_runs_repeat_and_counters_add_up(config: Scenario, seed: int) -> None:
     one, other = (simulate(config, seed=seed) for _ in range(2))

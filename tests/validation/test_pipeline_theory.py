@@ -196,7 +196,7 @@ BUSY = {"kind": "age_drop", "max_age": 10_000, "ahead_groups": K, "counts": "run
 def stream() -> SimRun:
     """K answers always in flight; a batch of B comes every 0.5 s, the learner takes 0.45 s."""
     schedule = {"kind": "fully_async", "control": BUSY}
-    return run(scenario(schedule, groups=B, learner={"fixed_s": 0.45}, steps=1200, slots=K))
+    return run(scenario(schedule, groups=B, learner={"fixed_s": 0.45}, steps=900, slots=K))
 
 
 def test_mean_staleness_is_what_is_under_way(stream: SimRun) -> None:
@@ -233,7 +233,7 @@ def test_staleness_balances_without_its_pairing(stream: SimRun) -> None:
 
 def test_long_answers_are_the_stale_ones(stream: SimRun) -> None:
     """F4's slope (K − 1)/(B·E[L]) where rollout is the bottleneck."""
-    groups = stream.groups[stream.groups["step"].between(50, 1150)]
+    groups = stream.groups[stream.groups["step"].between(50, 850)]
     groups = groups[groups["status"] == "trained"]
     age = (groups["version_trained"] - groups["version_submitted"]).to_numpy()
     seconds = groups["n_tokens_mean"].to_numpy() * A_S
@@ -323,8 +323,8 @@ def test_a_split_gains_from_latency_alone(latency_s: float, total: int, best: in
         assert theory.cycle_s <= cycles[best] < theory.colocated_cycle_s
 
 
-@pytest.mark.parametrize("train_s", [0.2, 0.6, 2.0])
-@pytest.mark.parametrize("staleness", [0, 1, 4])
+@pytest.mark.parametrize("train_s", [0.2, 0.6])
+@pytest.mark.parametrize("staleness", [0, 4])
 def test_no_gate_is_faster_than_its_parts_allow(staleness: int, train_s: float) -> None:
     """min(1/T, K/(B·E[L]), (η+1)/(D+T)) bounds the step rate, with D the shortest a batch takes."""
     config = scenario(
