@@ -4,16 +4,20 @@ import argparse
 from typing import Any
 
 from dapolab.cli.parsing import whole_number
-from dapolab.scenario import ConfigError, Scenario, load, parse_overrides
+from dapolab.scenario import DEFAULT, ConfigError, Scenario, load, parse_overrides
 
-USAGE = "SCENARIO.toml [options]"
+USAGE = "[SCENARIO.toml] [options]"
 
 
 def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the scenario and the most used shortcuts of its settings."""
     count = whole_number(least=1)
     parser.add_argument(
-        "scenario", metavar="SCENARIO.toml", help="the experiment, e.g. sims/scenarios/small.toml"
+        "scenario",
+        nargs="?",
+        default=str(DEFAULT),
+        metavar="SCENARIO.toml",
+        help="the experiment (default: a small invented one)",
     )
     parser.add_argument(
         "--steps", type=count, metavar="N", help="training steps of a replication (run.steps)"

@@ -84,7 +84,7 @@ from dapolab.scenario.hardware import (
     PresetLaw,
 )
 from dapolab.scenario.learner import Learner, Packing
-from dapolab.scenario.load import build, check, dump, load, parse_overrides, read_toml
+from dapolab.scenario.load import DEFAULT, build, check, dump, load, parse_overrides, read_toml
 from dapolab.scenario.objective import (
     Kl,
     Length,
@@ -130,6 +130,7 @@ from dapolab.scenario.workload import (
 __all__ = [
     "COLLECTOR_KINDS",
     "COLLECTOR_PRESETS",
+    "DEFAULT",
     "About",
     "AdaptiveWave",
     "Admission",

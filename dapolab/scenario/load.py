@@ -19,6 +19,9 @@ _TEXTS = {"kind", "name", "description", "source", "assumptions"}
 
 Model = TypeVar("Model", bound=BaseModel)
 
+DEFAULT = Path(__file__).with_name("default.toml")
+"""The scenario that comes with the package, sims/scenarios/small.toml."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read one TOML file; ``"none"`` as a value means absent, as TOML has no null.

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 
 from dapolab import __version__
 from dapolab.metrics import STEP_METRICS
-from dapolab.scenario import ConfigError
+from dapolab.scenario import ConfigError, Workload
 from dapolab.sim.run import simulate
 from dapolab.stats import ratio_standard_error
 from dapolab.sweep.expand import Point
@@ -45,11 +46,17 @@ class Replications:
     n_failed: int
 
 
-def measure(point: Point) -> Replications:
-    """Simulate every replication of a point."""
+def measure(point: Point, workloads: Sequence[Workload] | None = None) -> Replications:
+    """Simulate every replication of a point.
+
+    ``workloads`` holds one a replication, where the workload itself is uncertain.
+    """
     means, totals, endings, n_failed = [], [], [], 0
     for r in range(point.scenario.run.replications):
-        run = simulate(point.scenario, seed=point.seed, replication=r, keep_groups=False)
+        scenario = point.scenario
+        if workloads is not None:
+            scenario = scenario.model_copy(update={"workload": workloads[r]})
+        run = simulate(scenario, seed=point.seed, replication=r, keep_groups=False)
         steps = run.steps[_NAMES].to_numpy(dtype=float)
         present = ~np.isnan(steps)
         n_present = present.sum(axis=0)
