@@ -52,7 +52,10 @@ def run(preset: Preset, options: argparse.Namespace, *, command: Sequence[str]) 
     table = medians(trace)
     folder = Path(options.output or f"runs/calibrate-{preset.name}")
     described = _manifest(preset, device, command)
-    write_run(folder, manifest=described, tables={"trace": trace, "medians": table}, overwrite=True)
+    tables = {"trace": trace, "medians": table}
+    if device.type == "cpu":
+        tables["cpu_medians"] = table.assign(seconds=table["cpu_seconds"])
+    write_run(folder, manifest=described, tables=tables, overwrite=True)
     _say(table, folder, seed=preset.run.seed, as_json=options.json)
     return 0
 
@@ -88,5 +91,6 @@ def _say(table: pd.DataFrame, folder: Path, *, seed: int, as_json: bool) -> None
         sys.stdout.write(f"{n:9d}  {seconds * 1e3:15.3f}  {n / seconds:8,.0f}\n")
     sys.stdout.write(
         f"wrote {folder}/trace.parquet and medians.parquet\n"
-        f"a law from them: dapolab calibrate {folder}/medians.parquet\n"
+        f"a law from them: dapolab calibrate {folder}/medians.parquet "
+        "(cpu_medians.parquet where other programs ran beside)\n"
     )
