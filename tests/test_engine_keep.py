@@ -105,6 +105,21 @@ def test_what_holds_kv_must_stay_or_let_it_go() -> None:
     assert one.now_s == 9.0
 
 
+def test_kept_kv_stays_in_the_store_and_takes_its_room() -> None:
+    one = engine(FLAT, prefill=False, kv_capacity_tokens=26)
+    submit(one, [[20]])
+    cut(one, 15.0, keep_kv=True)
+    one.resume(at_s=one.now_s, groups=[0])
+    one.submit(at_s=one.now_s, group_P=[1], prompt_tokens_P=[PROMPT], n_tokens_PG=[[2]])
+    one.drain()
+    facts = one.facts()
+    # 5 + 15 tokens are held at 15 s, and 5 more with the new prompt; both grow, so after one
+    # iteration 27 would be held: the newcomer is evicted and comes back when the other has ended
+    assert facts.n_preemptions.tolist() == [0, 1]
+    assert facts.peak_kv_tokens.tolist() == [25]
+    assert facts.end_s.tolist() == [20.0, 21.0]
+
+
 def test_a_longer_length_goes_on_where_the_shorter_one_ended() -> None:
     one = engine(FLAT, prefill=False)
     submit(one, [[3, 3], [2, 3]])
