@@ -73,17 +73,17 @@ def _status(completion: Completion) -> int:
     return int(Status.TRUNCATED if completion.finish == "length" else Status.COMPLETED)
 
 
-def chunks(length_N: Tensor, rows: Tensor, *, most_tokens: int) -> list[Tensor]:
-    """Cut rows into pieces of similar length, each at most so many tokens with its padding.
+def chunks(lengths: Tensor, *, most_tokens: int) -> list[Tensor]:
+    """Cut rows of these lengths into pieces of at most so many tokens with padding; their places.
 
     Sorted by length, so that a short response is not computed as wide as the longest; a single row
-    above the limit is a piece of its own.
+    above the limit is a piece of its own. Within a piece rows keep their order.
     """
-    order = rows[length_N[rows].argsort(stable=True)]
+    order = lengths.argsort(stable=True)
     pieces: list[list[int]] = []
-    for row, length in zip(order.tolist(), length_N[order].tolist(), strict=True):
+    for place, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
         if pieces and (len(pieces[-1]) + 1) * length <= most_tokens:
-            pieces[-1].append(row)
+            pieces[-1].append(place)
         else:
-            pieces.append([row])
-    return [torch.tensor(piece) for piece in pieces]
+            pieces.append([place])
+    return [torch.tensor(sorted(piece)) for piece in pieces]

@@ -41,10 +41,8 @@ class Policy:
     @torch.no_grad()
     def of_rows(self, batch: TrainBatch, rows: Tensor, *, most_tokens: int) -> Tensor:
         """Return log-probs of rows in their order, (rows, T), without gradient."""
-        place = torch.empty(batch.n_rows, dtype=torch.int64)
-        place[rows] = torch.arange(len(rows))
         out = batch.mask_NT.new_zeros((len(rows), batch.mask_NT.shape[1]))
-        for piece in chunks(batch.length_N, rows, most_tokens=most_tokens):
-            width = int(batch.length_N[piece].max())
-            out[place[piece].to(out.device), :width] = self(batch, piece, width=width)[0]
+        for at in chunks(batch.length_N[rows], most_tokens=most_tokens):
+            width = int(batch.length_N[rows[at]].max())
+            out[at.to(out.device), :width] = self(batch, rows[at], width=width)[0]
         return out

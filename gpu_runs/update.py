@@ -153,42 +153,49 @@ class Learner:
     def _update(
         self, batch: TrainBatch, fixed: Batch, rows: Tensor, *, step: int, number: int
     ) -> dict[str, float]:
-        """Compute loss and gradient of some rows, piece by piece, and step the optimizer."""
+        """Make one optimizer step on some rows."""
         whole = fixed.rows(rows.to(self.device))
         split = replace(
             Structure.split(len(rows), micro_rows=self.train.micro_rows),
             generation_tokens=fixed.mask.sum(),
         )
-        scales = None
-        pieces = [rows]
-        if not self._sees_all():
-            pieces = chunks(batch.length_N, rows, most_tokens=self.train.micro_tokens)
-            pieces = pieces if len(pieces) > 1 else [rows]
-            scales = self._scales(whole, split)
         selection = self._selection(batch, whole, rows, step=step, number=number)
-        logp, entropy = torch.zeros_like(whole.logp), torch.zeros_like(whole.logp)
         self.optimizer.zero_grad(set_to_none=True)
-        for piece in pieces:
-            at = torch.isin(rows, piece).nonzero()[:, 0] if piece is not rows else None
-            own = rows if at is None else rows[at]
-            width = int(batch.length_N[own].max())
-            found = self.policy(batch, own, width=width)
-            part, of_part = whole, slice(None) if at is None else at.to(self.device)
-            part = part if at is None else part.rows(at.to(self.device))
-            part = replace(_cut(part, width), logp=found[0], entropy=found[1])
+        logp, entropy = self._backward(batch, whole, rows, split, selection)
+        told = self._metrics(replace(whole, logp=logp, entropy=entropy), split, selection)
+        return told | self._step(step, number, empty=bool(told["update/is_empty"]))
+
+    def _backward(
+        self,
+        batch: TrainBatch,
+        whole: Batch,
+        rows: Tensor,
+        split: Structure,
+        selection: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Add the update's gradient up over its pieces; return log-probs and entropies."""
+        pieces, scales = [torch.arange(len(rows))], None
+        if not self._sees_all():
+            pieces = chunks(batch.length_N[rows], most_tokens=self.train.micro_tokens)
+            scales = self._scales(whole, split)
+        logp, entropy = torch.zeros_like(whole.logp), torch.zeros_like(whole.logp)
+        for at in pieces:
+            width = int(batch.length_N[rows[at]].max())
+            found = self.policy(batch, rows[at], width=width)
+            here = at.to(self.device)
+            part = replace(_cut(whole.rows(here), width), logp=found[0], entropy=found[1])
             loss = policy_loss(
                 part,
                 self.objective,
                 structure=split if scales is None else None,
-                scales=None if scales is None else scales[of_part],
-                selection=None if selection is None else selection[of_part, :width],
+                scales=None if scales is None else scales[here],
+                selection=None if selection is None else selection[here, :width],
                 metrics=False,
             )
             if loss.value.requires_grad:
                 loss.value.backward()  # type: ignore[no-untyped-call]
-            logp[of_part, :width], entropy[of_part, :width] = (x.detach() for x in found)
-        told = self._metrics(replace(whole, logp=logp, entropy=entropy), split, selection)
-        return told | self._step(step, number, empty=bool(told["update/is_empty"]))
+            logp[here, :width], entropy[here, :width] = (x.detach() for x in found)
+        return logp, entropy
 
     def _step(self, step: int, number: int, *, empty: bool) -> dict[str, float]:
         """Clip and apply the gradient; an update without a token in its loss makes no step."""
