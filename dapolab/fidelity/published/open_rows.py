@@ -74,8 +74,9 @@ def april() -> System:
         predict=_april,
         notes=dict.fromkeys(
             ("setting 1", "setting 2", "setting 3"),
-            "all responses decode at once here, so the longest alone sets the wave; where slots or "
-            "KV memory bind, which is not published, less is gained",
+            "what is gained is the part of a wave that only its longest answers fill, about a "
+            "third with the 256 responses an engine assumed here; more responses an engine leave "
+            "less of it, and their number is not published",
         ),
     )
 

@@ -45,12 +45,16 @@ class Row:
 
     @property
     def miss_share(self) -> float | None:
-        """Relative distance of the published figure from the range; 0 inside."""
+        """Relative distance of the range from the published figure; 0 inside.
+
+        A gain g is compared as a speed, 1 + g.
+        """
         if self.low is None or self.high is None:
             return None
+        base = 1.0 if self.unit == "share" else 0.0
         if self.published < self.low:
-            return self.low / self.published - 1
-        return min(self.high / self.published - 1, 0.0)
+            return (base + self.low) / (base + self.published) - 1
+        return min((base + self.high) / (base + self.published) - 1, 0.0)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ _PUBLISHED = {
 _NOTES = {
     "colocated on 64: generation": "published generation is not monotone in GPUs (357, 151, 178 "
     "s): fitted to the 178 of 128 GPUs, the wait for the longest answer hardly changes on 64",
-    "colocated on 32: generation": "357 s on 32 against 151 on 64 is memory-bound (KV of 28k "
-    "answers); KV capacity is not published and not modelled here",
+    "colocated on 32: generation": "357 s on 32 against 151 on 64 looks like KV memory that binds "
+    "on few GPUs; its capacity is not published and not modelled here",
     "64:64 staleness 0.1": "a cycle here is the larger of rollout and update, and the update's 95 "
     "to 133 s are below the 146 to 171 measured: the trainer's own time in that mode is not "
     "published",
