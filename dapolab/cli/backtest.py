@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from dapolab.fidelity.backtest import Backtest
 
 TAKES_SETTINGS = True
-USAGE = "--calibrate LOG_A --predict SCENARIO_B.toml [options]"
+USAGE = "--calibrate LOG --predict B.toml [options]"
 EXAMPLE = """\
 example:
   dapolab backtest --calibrate grpo.log --polled 2 \\
-      --shares .16,.23 --predict dapo.toml --against dapo.log
+      --shares .16,.23 \\
+      --predict dapo.toml --against dapo.log
 """
 
 
