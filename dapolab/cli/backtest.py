@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dapolab.fidelity.backtest import Backtest
 
 TAKES_SETTINGS = True
-USAGE = "--calibrate LOG --predict B.toml [options]"
+USAGE = "--calibrate LOG --predict B.toml"
 EXAMPLE = """\
 example:
   dapolab backtest --calibrate grpo.log --polled 2 \\
