@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dapolab.objective import Status
-from gpu_runs.collect import Candidate
+from gpu_runs.rollout import Candidate
 from gpu_runs.slots import Completion
 
 

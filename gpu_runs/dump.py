@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from dapolab.store import atomic_write
 from gpu_runs.checkpoint import remove_unfinished
-from gpu_runs.collect import Rollout
 from gpu_runs.evaluate import Evaluated
+from gpu_runs.rollout import Rollout
 from gpu_runs.score import Score
 from gpu_runs.slots import Completion
 from gpu_runs.task import Problem

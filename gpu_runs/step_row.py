@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from dapolab.scenario import Rollout as RolloutConfig
-from gpu_runs.collect import Candidate, Rollout, Wave
 from gpu_runs.generate import Iteration
+from gpu_runs.rollout import Candidate, Rollout, Wave
 from gpu_runs.score import Score
 from gpu_runs.slots import Completion
 

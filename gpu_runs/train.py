@@ -9,10 +9,11 @@ from typing import Any, Literal
 from gpu_runs import checkpoint, dump
 from gpu_runs.batch import TrainBatch
 from gpu_runs.board import Board
-from gpu_runs.collect import Rollout, Wave, collect_step
+from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import evaluate, summary
 from gpu_runs.preset import Preset
 from gpu_runs.progress import Progress
+from gpu_runs.rollout import Rollout, Wave
 from gpu_runs.run_folder import RunFolder
 from gpu_runs.setup import World, build_world, choose_device
 from gpu_runs.step_row import rollout_metrics, update_metrics

@@ -25,10 +25,10 @@ from dapolab.scenario import (
     Streaming,
     VerlV1,
 )
-from gpu_runs.collect import Rollout as Collected
 from gpu_runs.collect import collect_step
 from gpu_runs.generate import generate
 from gpu_runs.prompts import PromptStream, noise_seed
+from gpu_runs.rollout import Rollout as Collected
 from gpu_runs.score import Scores
 from gpu_runs.slots import Request
 

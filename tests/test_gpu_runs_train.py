@@ -34,7 +34,6 @@ from dapolab.scenario import (
 from gpu_runs import dump
 from gpu_runs.batch import TrainBatch, chunks
 from gpu_runs.board import Board
-from gpu_runs.collect import Rollout as Collected
 from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import clustered_interval, evaluate, pass_at_k, summary
 from gpu_runs.forward import Policy
@@ -42,6 +41,7 @@ from gpu_runs.model import Decoder
 from gpu_runs.preset import Preset, Train, build, load, preset_names
 from gpu_runs.progress import clock, eta_s
 from gpu_runs.prompts import PromptStream
+from gpu_runs.rollout import Rollout as Collected
 from gpu_runs.score import Scores
 from gpu_runs.step_row import rollout_metrics, update_metrics
 from gpu_runs.update import Learner
