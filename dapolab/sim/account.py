@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from dapolab.metrics import GROUP_COLUMNS, STATUSES, STEP_METRICS
 from dapolab.sim.collection import CARRIED, TRAINED, Collection
 from dapolab.sim.learner import NO_LEARNING, PARTS, LearnerTime
-from dapolab.sim.occupancy import PERCENTS, Occupancy, occupancy
+from dapolab.sim.occupancy import PERCENTS, occupancy
 from dapolab.sim.replica import Facts
 from dapolab.sim.score import Scores
 from dapolab.sim.step_facts import Ages, StepFacts, mean_age, step_facts
 from dapolab.sim.step_metrics import Memory, StepBatch, step_columns
+from dapolab.sim.stretches import Stretches, wave_columns
 from dapolab.workload.model import Groups
 
 Number = TypeVar("Number", bound=np.generic)
@@ -95,7 +96,7 @@ class Ledger:
             step_facts(r.collection, r.groups, r.facts, size=self.group_size) for r in self._open
         ]
         batch = _batch(self._open, facts, size=self.group_size)
-        stretches = _Stretches.of(self._open, facts)
+        stretches = Stretches.of(self._open, facts)
         busy = occupancy(
             _joined([f.activity.admit_s for f in facts]),
             _joined([f.activity.end_s for f in facts]),
@@ -123,7 +124,7 @@ class Ledger:
             chosen["ended_by"] = np.array(reasons, dtype=object)
             self._steps.append(chosen)
         if stretches.are_waves:
-            self._waves.append(_wave_columns(stretches, busy))
+            self._waves.append(wave_columns(stretches, busy))
         if self.keep_groups:
             self._groups.append(_group_columns(batch, self._open, facts))
         self._responses += [
@@ -207,91 +208,6 @@ def _fates(facts: list[StepFacts], records: list[StepRecord]) -> NDArray[np.int6
 
 def _joined(arrays: list[NDArray[Number]]) -> NDArray[Number]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-@dataclass(frozen=True)
-class _Stretches:
-    """Waves of all steps in order, or whole steps where the policy has no barrier.
-
-    A step of a barrier policy that generated nothing, as enough was carried over, has one empty
-    stretch, which is no wave.
-    """
-
-    are_waves: bool
-    step_W: NDArray[np.int64]
-    number_W: NDArray[np.int64]
-    n_groups_W: NDArray[np.int64]
-    n_responses_W: NDArray[np.int64]
-    start_s_W: NDArray[np.float64]
-    decode_start_s_W: NDArray[np.float64]
-    stop_s_W: NDArray[np.float64]
-    seen_s_W: NDArray[np.float64]
-    first_of_step_S: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, records: list[StepRecord], facts: list[StepFacts]) -> "_Stretches":
-        are_waves = any(r.collection.waves for r in records)
-        rows, n_S = [], []
-        for r, f in zip(records, facts, strict=True):
-            own = _waves_of(r, f) if r.collection.waves else [_whole_step(r, f)]
-            rows += own
-            n_S.append(len(own))
-        counts = np.array([row[:4] for row in rows], dtype=np.int64).T
-        times = np.array([row[4:] for row in rows], dtype=np.float64).T
-        return cls(
-            are_waves=are_waves,
-            step_W=counts[0],
-            number_W=counts[1],
-            n_groups_W=counts[2],
-            n_responses_W=counts[3],
-            start_s_W=times[0],
-            decode_start_s_W=times[1],
-            stop_s_W=times[2],
-            seen_s_W=times[3],
-            first_of_step_S=np.cumsum(n_S) - np.array(n_S),
-        )
-
-
-def _waves_of(record: StepRecord, facts: StepFacts) -> list[tuple[float, ...]]:
-    n_of_part = facts.activity.n_of_part
-    return [
-        (
-            record.step,
-            number,
-            w.last - w.first,
-            int(n_of_part[w.first : w.last].sum()),
-            w.start_s,
-            w.decode_start_s,
-            w.end_s,
-            w.seen_s,
-        )
-        for number, w in enumerate(record.collection.waves)
-    ]
-
-
-def _whole_step(record: StepRecord, facts: StepFacts) -> tuple[float, ...]:
-    active, n_parts = facts.activity, len(facts.activity.n_of_part)
-    first = last = record.collection.start_s
-    if len(active):
-        first, last = float(active.submit_s.min()), float(np.nanmax(active.end_s))
-    return (record.step, 0, n_parts, len(active), first, first, last, last)
-
-
-def _wave_columns(stretches: _Stretches, busy: Occupancy) -> Columns:
-    columns: Columns = {
-        "step": stretches.step_W,
-        "wave": stretches.number_W,
-        "n_groups": stretches.n_groups_W,
-        "n_responses": stretches.n_responses_W,
-        "start_s": stretches.start_s_W,
-        "end_s": stretches.seen_s_W,
-        "wave_s": busy.seconds_W,
-        "idle_slot_share": busy.idle_share_W,
-    }
-    for percent in PERCENTS:
-        columns[f"t{percent}_s"] = busy.done_after_s(percent)
-    real = stretches.n_groups_W > 0
-    return columns if real.all() else {name: column[real] for name, column in columns.items()}
 
 
 def _wave_of_groups(collection: Collection) -> NDArray[np.int64]:
