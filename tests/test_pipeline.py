@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dapolab.compare import select_collectors
 from dapolab.errors import ConfigError
 from dapolab.scenario import Scenario, build
 from dapolab.sim.control import room
@@ -262,7 +263,7 @@ def test_cancelling_saves_the_tokens_of_what_comes_too_late() -> None:
 @pytest.mark.parametrize(
     ("schedule", "collector", "says"),
     [
-        ({}, "rounds", 'collector.kind "rounds" is not possible'),
+        ({}, "rounds", 'collector.kind "rounds" with these settings is not possible'),
         ({"control": {"kind": "quota"}}, "streaming", "verl has no filter here"),
         ({"fetches_per_step": 5}, "none", "exceeds rollout.groups_per_step 4"),
         (
@@ -291,6 +292,21 @@ def test_a_budget_has_no_step_to_end() -> None:
 def test_a_learner_beside_the_rollout_needs_gpus(kind: str) -> None:
     with pytest.raises(ConfigError, match=r"learner\.gpus, how many are its own"):
         scenario({"kind": kind}, learner={"gpus": None})
+
+
+def test_what_a_step_leaves_has_no_meaning_without_steps() -> None:
+    config = scenario({"kind": "fully_async"}, size=2)
+    carry = {"kind": "streaming", "leftovers": "resume"}
+    with pytest.raises(ConfigError, match="without leftovers, surplus and max_age"):
+        simulate(build(config.model_dump() | {"collector": carry}), seed=0)
+
+
+def test_compare_takes_what_runs_without_steps() -> None:
+    config = scenario({"kind": "fully_async"}, size=2)
+    assert list(select_collectors(config, "all")) == ["none", "streaming"]
+    unfiltered = {"kind": "streaming", "filter": False}
+    done = simulate(build(config.model_dump() | {"collector": unfiltered}), seed=0)
+    assert not done.steps["rollout/degenerate_groups"].any()
 
 
 def test_an_unknown_control_names_the_nearest() -> None:

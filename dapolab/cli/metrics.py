@@ -48,6 +48,17 @@ SECTIONS: dict[str, dict[str, str]] = {
         "reward/trained_accuracy": "right, of the trained",
         "bias/trained_length": "length, trained over all mixed",
     },
+    "rollout beside training": {
+        "pipeline/learner_wait_seconds": "the learner waits for its batch",
+        "pipeline/learner_busy_share": "of the time it works",
+        "pipeline/rollout_busy_share": "of the time a replica decodes",
+        "pipeline/rollout_slot_share": "of its slots are taken",
+        "staleness/mean_versions": "age of a trained token",
+        "staleness/max_versions": "of a batch's oldest",
+        "staleness/off_policy_token_share": "tokens of an older version",
+        "staleness/dropped_groups": "groups dropped as too old",
+        "bias/length_dropped": "  their mean length",
+    },
     "the engine": {
         "engine/mean_concurrency": "responses in decoding",
         "engine/peak_kv_tokens": "peak KV",
@@ -62,6 +73,7 @@ _SILENT_AT = {
     "train/update_skipped": 0.0,
     "rollout/effective_fill_ratio": 1.0,
     "engine/preemptions": 0.0,
+    "staleness/dropped_groups": 0.0,
 }
 
 

@@ -18,6 +18,7 @@ from dapolab.scenario import (
     Scenario,
     check,
 )
+from dapolab.sim.control import runs_beside
 from dapolab.sim.run import SimRun, simulate
 from dapolab.workload.fit import read_draws, with_draw
 from dapolab.workload.model import n_prompts_of
@@ -32,7 +33,8 @@ def select_collectors(scenario: Scenario, names: str | None) -> dict[str, Collec
         names of ``[alternatives]``; "all" for every kind, every alternative and every preset that
         is no kind's default; absent: the scenario's own, its alternatives, else every kind. A kind
         has its default settings, and like a preset the budget of the scenario's own policy. What
-        the recorded groups of a replay are too few for is left out where it was not asked for.
+        the recorded groups of a replay are too few for, or an asynchronous learner has no steps
+        for, is left out where it was not asked for.
 
     Raises
     ------
@@ -73,8 +75,10 @@ def _default(kind: str, budget: Budget) -> Collector:
 
 
 def _playable(scenario: Scenario, collectors: dict[str, Collector]) -> dict[str, Collector]:
-    """Leave out policies that ask for more responses a prompt than a replay has recorded."""
+    """Leave out policies that the schedule cannot run, or a replay has too few responses for."""
     workload, rollout = scenario.workload, scenario.rollout
+    if scenario.learner.schedule.kind == "fully_async":
+        collectors = {n: one for n, one in collectors.items() if runs_beside(one)}
     if not isinstance(workload, ReplayWorkload):
         return collectors
 

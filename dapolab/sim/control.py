@@ -6,9 +6,11 @@ Each rule is that of the framework named in the control's table (dapolab/scenari
 from dapolab.scenario import (
     Admission,
     AgeDrop,
+    Collector,
     ConfigError,
     Control,
     FullyAsync,
+    NoFilter,
     Pacing,
     Quota,
     Scenario,
@@ -56,6 +58,22 @@ def must_train_up_to(control: Control, version: int) -> int:
     return version - control.staleness if isinstance(control, Pacing) else -1
 
 
+def runs_beside(collector: Collector) -> bool:
+    """Say whether a collector makes sense without steps: no filter, or one judged group by group.
+
+    What a streaming collector leaves to the next step has no meaning where no step ends.
+    """
+    if isinstance(collector, Streaming):
+        ends = collector.leftovers == "abort" and collector.surplus == "drop"
+        return ends and collector.max_age is None
+    return isinstance(collector, NoFilter)
+
+
+def filters(collector: Collector) -> bool:
+    """Say whether degenerate groups are dropped."""
+    return isinstance(collector, Streaming) and collector.filter
+
+
 def check_pipeline(scenario: Scenario, schedule: FullyAsync) -> None:
     """Refuse settings under which the learner would wait for ever, or that nobody has.
 
@@ -66,10 +84,11 @@ def check_pipeline(scenario: Scenario, schedule: FullyAsync) -> None:
         with a filter, more fetches than groups, or fewer groups on the way than one fetch takes.
     """
     collector, wanted = scenario.collector, scenario.rollout.groups_per_step
-    if collector.kind not in ("none", "streaming"):
+    if not runs_beside(collector):
         raise ConfigError(
             f'learner.schedule.kind "fully_async" collects without steps: collector.kind '
-            f'"{collector.kind}" is not possible; use "none" (no filter) or "streaming" (filter)'
+            f'"{collector.kind}" with these settings is not possible; use "none" (no filter) or '
+            '"streaming" (filter) without leftovers, surplus and max_age'
         )
     if collector.budget != type(collector.budget)():
         raise ConfigError("collector.budget ends a step's collection; fully_async has no such end")
@@ -79,7 +98,7 @@ def check_pipeline(scenario: Scenario, schedule: FullyAsync) -> None:
             f"rollout.groups_per_step {wanted}"
         )
     control, largest = schedule.control, -(-wanted // schedule.fetches_per_step)
-    if isinstance(control, Quota) and isinstance(collector, Streaming):
+    if isinstance(control, Quota) and filters(collector):
         raise ConfigError(
             'learner.schedule.control.kind "quota" counts groups that a filter would drop: the '
             'learner would wait for ever (verl has no filter here); use collector.kind "none"'

@@ -31,7 +31,7 @@ import simpy
 
 from dapolab.collectors import Finished, is_degenerate
 from dapolab.scenario import FullyAsync, Scenario, Streaming
-from dapolab.sim.control import check_pipeline, oldest_trainable, room
+from dapolab.sim.control import check_pipeline, filters, oldest_trainable, room
 from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time, summed
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, set_out
 from dapolab.sim.pipe import Pipe, Place
@@ -67,7 +67,7 @@ class Pipeline:
         self.pipe = Pipe(groups_per_step=scenario.rollout.groups_per_step)
         self._n_learner_gpus = learner_gpus(scenario)
         self._learner = at_gpus(scenario.learner, self._n_learner_gpus)
-        self._filters = isinstance(scenario.collector, Streaming)
+        self._filters = filters(scenario.collector)
         self._notes: list[Finished] = []
         self._prompt_tokens: list[int] = []
         self._alarms: list[tuple[float, int, Callable[[], object]]] = []
