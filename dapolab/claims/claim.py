@@ -133,7 +133,8 @@ class Claim:
     def fingerprint(self) -> str:
         """Hash of the claim's file and the shared set-ups: no later change of δ or n can hide."""
         file = Path(inspect.getfile(self.predict))
-        parts = (file, *(file.parent / name for name in _SHARED))
+        beside = (file.parent / name for name in _SHARED)
+        parts = (file, *(path for path in beside if path.is_file()))
         return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()[:12]
 
     def draws(self, *, seed: int, quick: bool) -> Draws:
