@@ -99,11 +99,16 @@ def answers() -> list[Played]:
     return found
 
 
+@pytest.fixture(scope="module")
+def played() -> dict[str, Collected]:
+    return {kind: _collect(config) for kind, config in KINDS.items()}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_policy_decides_as_under_an_independent_driver(
-    kind: str, answers: list[Played]
+    kind: str, answers: list[Played], played: dict[str, Collected]
 ) -> None:
-    real = _collect(KINDS[kind])
+    real = played[kind]
     judge = play(KINDS[kind], iter(answers), rollout=ROLLOUT)
     assert real.failure == judge.failure
     assert real.kept == (judge.kept if judge.stop is not None and judge.stop.train else [])
@@ -122,9 +127,10 @@ def test_every_policy_decides_as_under_an_independent_driver(
         assert [wave.last - wave.first for wave in real.waves] == judge.submits
 
 
-def test_the_step_has_enough_going_on_to_tell_policies_apart(answers: list[Played]) -> None:
-    real = {kind: _collect(config) for kind, config in KINDS.items()}
-    kept = {kind: (tuple(r.kept), len(r.candidates)) for kind, r in real.items()}
+def test_the_step_has_enough_going_on_to_tell_policies_apart(
+    answers: list[Played], played: dict[str, Collected]
+) -> None:
+    kept = {kind: (tuple(r.kept), len(r.candidates)) for kind, r in played.items()}
     assert len(set(kept.values())) >= 6
     assert any(0 < c.n_correct < G for c in answers)
     assert {0, G} <= {c.n_correct for c in answers}

@@ -252,13 +252,14 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_one_line(collected: Colle
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_every_recipe_loads_and_makes_an_update(collected: Collected, name: str) -> None:
+def test_every_recipe_is_fitted_to_the_preset(name: str) -> None:
     settings: dict[str, Any] = {"recipe": name}
-    if ALL[name].collector is None:
+    collector = ALL[name].collector
+    if collector is None:
         with pytest.raises(ConfigError, match=r"say collector\.kind"):
             load("toy_cpu", settings)
         settings["collector.kind"] = "none"
-    elif not new_collector(ALL[name].collector, ROLLOUT).is_plain:
+    elif not new_collector(collector, ROLLOUT).is_plain:
         with pytest.raises(ConfigError, match="is simulated, not run"):
             load("toy_cpu", settings)
         settings["collector.kind"] = "none"
@@ -266,6 +267,14 @@ def test_every_recipe_loads_and_makes_an_update(collected: Collected, name: str)
     assert build(preset.model_dump(mode="json")) == preset
     if preset.objective.length.penalty is not None:
         assert preset.objective.length.penalty.cap_tokens == preset.rollout.cap_tokens
+
+
+DISTINCT = {recipe.objective.model_dump_json(): name for name, recipe in sorted(ALL.items())}
+
+
+@pytest.mark.parametrize("name", sorted(DISTINCT.values()))
+def test_every_objective_of_a_recipe_makes_updates(collected: Collected, name: str) -> None:
+    preset = load("toy_cpu", {"recipe": name, "collector.kind": "none"})
     learner = _learner(preset.objective, responses_per_update=12)
     learned = learner.learn(_batch(collected), step=0)
     assert len(learned.updates) == 2
