@@ -4,6 +4,7 @@ import html
 import html.parser
 import re
 import xml.etree.ElementTree as ElementTree
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from dapolab.report.console import as_text, comparison_table, metric_table
 from dapolab.report.fit_report import fit_document
 from dapolab.report.gantt import MAX_LANES, gantt, lanes
 from dapolab.report.render import html_page, markdown_page
-from dapolab.report.style import drawing, new_figure, policy_colours, raw_svg
+from dapolab.report.style import drawing, new_figure, policy_colours, raw_svg, standalone_svg
 from dapolab.stats import Estimate, ratio_of_totals
 
 COST = "per_trained_group/seconds"
@@ -414,3 +415,25 @@ def test_metric_table_fits_80_columns():
     text = as_text(metric_table(metrics, title="rounds", meanings=meanings))
     assert max(map(len, text.splitlines())) <= 80
     assert "time/tail_seconds" in text
+
+
+# notebooks
+
+
+def test_a_notebook_shows_figure_and_table_with_their_words():
+    with drawing():
+        figure = new_figure(height_in=1)
+        figure.subplots().plot([0, 1])
+    spec = FigureSpec("a", figure, "<b>T</b>", 'an "alt"', "read <it>")
+    shown = spec._repr_html_()
+    data = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', shown).group(1)
+    assert b64decode(data).decode() == standalone_svg(spec.svg, alt='an "alt"')
+    assert "&lt;b&gt;T&lt;/b&gt;" in shown
+    assert "read &lt;it&gt;" in shown
+    assert 'alt="an &quot;alt&quot;"' in shown
+
+    frame = pd.DataFrame({"x": ["<script>"], "y": [Estimate(0.5, 0.4, 0.6, 9, "share")]})
+    table = Table(frame, "**Shares** of `x`.")._repr_html_()
+    assert "<script>" not in table
+    assert "50 % [40, 60]" in table
+    assert "<p>Shares of x.</p>" in table

@@ -1,15 +1,18 @@
 """What a report is made of, before it is Markdown or HTML."""
 
+import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dapolab.report.style import raw_svg
+from dapolab.report.formats import cell
+from dapolab.report.style import raw_svg, standalone_svg
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,6 +49,18 @@ class FigureSpec:
         """The figure as SVG, drawn once for page and file; later changes to it are not seen."""
         return raw_svg(self.figure)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: title, figure, how to read it.
+
+        The figure is an image of its own, so that the ids of several SVGs cannot meet in one page.
+        """
+        data = base64.b64encode(standalone_svg(self.svg, alt=self.alt).encode()).decode()
+        return (
+            f"<p><b>{escape(self.title)}</b></p>"
+            f'<img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}">'
+            f"<p><b>How to read this.</b> {escape(self.how_to_read)}</p>"
+        )
+
 
 Mark = Literal["good", "bad", "open"]
 
@@ -75,6 +90,15 @@ class Table:
         for name in self.files.values():
             if not _FILE.fullmatch(name):
                 raise ValueError(f"{name!r} is no file beside the page")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the cells as in the page, the caption as plain text."""
+        columns = {
+            name: [cell(value, spec=self.formats.get(name)) for value in self.frame[name]]
+            for name in self.frame.columns
+        }
+        caption = escape(self.caption.replace("**", "").replace("`", ""))
+        return f"{pd.DataFrame(columns).to_html(index=False)}<p>{caption}</p>"
 
 
 Block = str | FigureSpec | Table
