@@ -12,7 +12,7 @@ from dapolab.errors import ConfigError
 from dapolab.report import Document, Section, Table, render
 from dapolab.stats import mean_estimate
 from dapolab.studies import STUDIES, index_document, read, save
-from dapolab.studies.bandits import _estimate_table, estimates_from
+from dapolab.studies.bandits import estimate_table, estimates_from
 from dapolab.studies.study import Study
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def test_estimates_survive_their_table():
     rng = np.random.default_rng(0)
     found = {"a": {"m": mean_estimate(rng.normal(size=9), unit="tokens")}}
     found["a"]["exact"] = mean_estimate([0.1], unit="")
-    assert estimates_from(_estimate_table(found)) == found
+    assert estimates_from(estimate_table(found)) == found
 
 
 def test_the_index_names_each_page_with_its_first_sentences(tmp_path):

@@ -1,11 +1,12 @@
 """The generated pages: each a study that measures into tables and is drawn from them alone."""
 
 from dapolab.studies.bandits import CLIP, DYNAMIC_SAMPLING, LENGTH_BIAS, OVERLONG
+from dapolab.studies.collectors import COLLECTORS
 from dapolab.studies.index import index_document
 from dapolab.studies.study import Stored, Study, Tables, read, save
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (LENGTH_BIAS, CLIP, OVERLONG, DYNAMIC_SAMPLING)
+    study.name: study for study in (COLLECTORS, LENGTH_BIAS, CLIP, OVERLONG, DYNAMIC_SAMPLING)
 }
 
 __all__ = ["STUDIES", "Stored", "Study", "Tables", "index_document", "read", "save"]

@@ -86,7 +86,15 @@ def _measure(part: Part, *, seed: int, seeds: range) -> dict[str, pd.DataFrame]:
             f"{part.name}.effects": _effects(seed=seed, seeds=seeds),
             f"{part.name}.reads": pd.DataFrame({"text": [_THREE_PATHS_READ]}),
         }
-    from dapolab.bandit import curve_table, final_estimates, find_study, parse_mode, train
+    from dapolab.bandit import (
+        curve_table,
+        final_estimates,
+        find_study,
+        first_drift,
+        gradient_estimates,
+        parse_mode,
+        train,
+    )
 
     study = find_study(part.environment)
     bandit = study.bandit(**dict(part.settings or {}))
@@ -96,10 +104,15 @@ def _measure(part: Part, *, seed: int, seeds: range) -> dict[str, pd.DataFrame]:
     ]
     candidates = max(mode.training.n_candidates for mode in modes)
     runs = [train(bandit, mode, seeds=seeds, seed=seed, candidates=candidates) for mode in modes]
-    found = {run.mode: final_estimates(run) for run in runs}
+    found = {
+        mode.name: final_estimates(run)
+        | first_drift(bandit, mode, seed=seed)
+        | gradient_estimates(bandit, mode)
+        for mode, run in zip(modes, runs, strict=True)
+    }
     return {
         f"{part.name}.curves": _thinned(curve_table(runs)),
-        f"{part.name}.estimates": _estimate_table(found),
+        f"{part.name}.estimates": estimate_table(found),
         f"{part.name}.reads": pd.DataFrame({"text": list(study.how_to_read)}),
     }
 
@@ -118,7 +131,7 @@ def _effects(*, seed: int, seeds: range) -> pd.DataFrame:
         seeds=seeds,
         seed=seed,
     )
-    return _estimate_table(found.effects)
+    return estimate_table(found.effects)
 
 
 def _thinned(curves: pd.DataFrame, *, n_points: int = 60) -> pd.DataFrame:
@@ -129,7 +142,8 @@ def _thinned(curves: pd.DataFrame, *, n_points: int = 60) -> pd.DataFrame:
     return curves[curves["step"].isin(kept)].reset_index(drop=True)
 
 
-def _estimate_table(found: Mapping[str, Mapping[str, Estimate]]) -> pd.DataFrame:
+def estimate_table(found: Mapping[str, Mapping[str, Estimate]]) -> pd.DataFrame:
+    """Return one row an estimate: row, metric, mean, low, high, n, unit."""
     rows = [
         {"row": row, "metric": metric} | {name: getattr(e, name) for name in _ESTIMATE}
         for row, metrics in found.items()

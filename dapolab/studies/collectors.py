@@ -1,0 +1,270 @@
+"""The catalogue of collection policies: who runs each, its rule, what it costs, one step drawn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from dapolab.compare import compare, select_collectors
+from dapolab.report import Document, FigureSpec, Section, Table
+from dapolab.report.document import Block
+from dapolab.report.dots import Dots, Panel, dot_panels
+from dapolab.report.gantt import admitted, gantt
+from dapolab.scenario import COLLECTOR_PRESETS, DEFAULT, ConfigError, Scenario, load
+from dapolab.scenario.about import About
+from dapolab.scenario.collector import AnyCollector
+from dapolab.stats import Estimate
+from dapolab.studies.bandits import estimate_table, estimates_from
+from dapolab.studies.study import Study, Tables, Tick
+
+SCENARIO = Path("sims/scenarios/gemma4-12b-gpqa.toml")
+"""The fitted public workload that costs are measured on."""
+_COST = "per_trained_group/seconds"
+_RATIO = "ratio/seconds"
+_LENGTH = "bias/length_ratio_policy"
+_SHOWN = {
+    _RATIO: "seconds × exact refill",
+    "ratio/completion_tokens": "tokens × exact refill",
+    _LENGTH: "trained length × mixed",
+    "staleness/mean_versions": "versions old",
+    "rollout/effective_fill_ratio": "batch filled",
+    "run/p_fails": "runs that fail",
+}
+_DRAWN = {
+    "rollout.groups_per_step": 4,
+    "rollout.group_size": 4,
+    "hardware.slots": 32,
+    "run.steps": 3,
+    "run.replications": 2,
+}
+"""A step small enough to be seen slot by slot; the third one, so that memory shows."""
+
+
+def _measure(seed: int, quick: bool, tick: Tick) -> Tables:
+    if not SCENARIO.exists():
+        raise ConfigError(f"{SCENARIO}: not here; run in a checkout of the repository")
+    changes: dict[str, Any] = {"run.replications": 6, "run.steps": 3} if quick else {}
+    scenario = load(SCENARIO, changes)
+    done = compare(scenario, select_collectors(scenario, "all"), seed=seed)
+    tick()
+    found: dict[str, dict[str, Estimate]] = {}
+    for name in done.policies:
+        found[name] = {m: e for m, e in done.estimates[name].items() if m in (_COST, *_SHOWN)}
+        found[name] |= {
+            f"ratio/{m.partition('/')[2]}": e for m, e in done.ratios.get(name, {}).items()
+        }
+    best = pd.DataFrame({"policy": list(done.best.get(_COST, ()))})
+    responses, waves = _steps_drawn(load(DEFAULT, _DRAWN), seed=seed)
+    tick()
+    return {
+        "estimates": estimate_table(found),
+        "best": best,
+        "responses": responses,
+        "waves": waves,
+        "about": _about(),
+        "workload": pd.DataFrame(
+            {
+                "name": [scenario.name],
+                "B": [scenario.rollout.groups_per_step],
+                "G": [scenario.rollout.group_size],
+                "cap": [scenario.rollout.cap_tokens],
+                "replications": [scenario.run.replications],
+                "steps": [scenario.run.steps],
+            }
+        ),
+    }
+
+
+def _steps_drawn(scenario: Scenario, *, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the responses and waves of one later step of every policy."""
+    from dapolab.sim.run import simulate
+
+    responses, waves = [], []
+    for name, collector in select_collectors(scenario, "all").items():
+        one = scenario.model_copy(update={"collector": collector})
+        run = simulate(one, seed=seed, record_steps=scenario.run.steps, keep_groups=False)
+        if run.responses.empty:
+            continue
+        step = int(run.responses["step"].max())
+        columns = ["replica", "submit_s", "admit_s", "end_s", "status"]
+        mine = run.responses[run.responses["step"] == step][columns]
+        responses.append(mine.assign(policy=name))
+        if len(run.waves):
+            waves.append(
+                run.waves[run.waves["step"] == step][["start_s", "end_s"]].assign(policy=name)
+            )
+    return (
+        pd.concat(responses, ignore_index=True).round(4),
+        pd.concat(waves, ignore_index=True).round(4),
+    )
+
+
+def _about() -> pd.DataFrame:
+    """Return the words of every kind, and of every preset."""
+    rows: list[dict[str, str]] = []
+    for config in get_args(AnyCollector):
+        about: About = config.ABOUT
+        kind = str(config.model_fields["kind"].default)
+        rows.append(
+            {
+                "policy": kind,
+                "who": about.who,
+                "rule": about.rule,
+                "wins": about.wins,
+                "bias": about.bias,
+                "staleness": about.staleness,
+                "preset_of": "",
+            }
+        )
+    for name, preset in COLLECTOR_PRESETS.items():
+        kind = str(preset.config.model_dump()["kind"])
+        rows.append({"policy": name, "rule": preset.about, "preset_of": kind})
+    return pd.DataFrame(rows)
+
+
+def _document(tables: Tables, provenance: Mapping[str, str]) -> Document:
+    estimates = estimates_from(tables["estimates"])
+    best = tables["best"]["policy"].tolist()
+    workload = {str(k): v for k, v in tables["workload"].iloc[0].items()}
+    return Document(
+        title="Collection policies: the catalogue",
+        lead=_lead(estimates, best, workload),
+        sections=(
+            Section("All at a glance", (*_figures(estimates, best), _overview(estimates, tables))),
+            *_policies(estimates, tables),
+        ),
+        notes=(
+            f"costs are of one fitted public workload ({workload['name']}: B={workload['B']}, "
+            f"G={workload['G']}, cap {workload['cap']:,} tokens) on one assumed law of hardware: "
+            "another workload ranks otherwise, so run compare or advise on your own",
+            "a simulation of waiting and cost: it says nothing of what a policy teaches the model",
+        ),
+        provenance=dict(provenance)
+        | {"replications × steps": f"{workload['replications']} × {workload['steps']}"},
+    )
+
+
+def _lead(
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    best: list[str],
+    workload: Mapping[str, Any],
+) -> str:
+    words = ", ".join(f"`{name}`" for name in best[:4])
+    words += f" and {len(best) - 4} more" if len(best) > 4 else ""
+    ratios = [e[_RATIO] for name, e in estimates.items() if name in best and _RATIO in e]
+    gain = ""
+    if ratios:
+        low, high = (min(r.mean for r in ratios), max(r.mean for r in ratios))
+        span = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+        gain = f" They cost {span} of exact refill in seconds a trained group."
+    verb = "is" if len(best) == 1 else "cannot be told apart as"
+    return (
+        f"Fourteen ways to collect a training batch, and the frameworks' own settings of them, on "
+        f"the same prompts and answers. On {workload['name']} {words} {verb} the cheapest.{gain} "
+        "What a policy saves in waiting it often takes from the long answers: read the bias "
+        "beside the cost."
+    )
+
+
+def _figures(
+    estimates: Mapping[str, Mapping[str, Estimate]], best: list[str]
+) -> tuple[FigureSpec, ...]:
+    order = sorted(
+        (name for name in estimates if _RATIO in estimates[name]),
+        key=lambda name: estimates[name][_RATIO].mean,
+    )
+    if not order:
+        return ()
+    cost = Dots("seconds", {name: estimates[name][_RATIO] for name in order})
+    length = Dots("length", {n: estimates[n][_LENGTH] for n in order if _LENGTH in estimates[n]})
+    figure = dot_panels(
+        order,
+        [
+            Panel("seconds a trained group", (cost,), reference=1.0, values=True),
+            Panel("trained length", (length,), reference=1.0),
+        ],
+        ringed=best,
+        x_label="ratio to exact refill, and to all mixed groups",
+    )
+    first = order[0]
+    return (
+        FigureSpec(
+            name="cost-and-bias",
+            figure=figure,
+            title="What each policy costs, and which lengths it trains",
+            alt=f"Cheapest is {first} at {estimates[first][_RATIO].mean:.2f} of exact refill; "
+            f"dearest {order[-1]} at {estimates[order[-1]][_RATIO].mean:.2f}.",
+            how_to_read="Left of the line at the left: cheaper than exact refill. Left of the line "
+            "at the right: the policy trains shorter answers than those of all mixed groups. Bars "
+            "are 99 % intervals that hold together; ringed policies may be the cheapest.",
+        ),
+    )
+
+
+def _overview(estimates: Mapping[str, Mapping[str, Estimate]], tables: Tables) -> Table:
+    about = tables["about"].fillna("").set_index("policy")
+    rows = []
+    for name, found in estimates.items():
+        of = about.loc[name, "preset_of"] if name in about.index else ""
+        row: dict[str, object] = {
+            "policy": name,
+            "kind": of or (name if name in about.index else ""),
+        }
+        rows.append(row | {words: found.get(metric) for metric, words in _SHOWN.items()})
+    links = {
+        name: name for name in estimates if name in about.index and not about.loc[name, "preset_of"]
+    }
+    return Table(
+        pd.DataFrame(rows, dtype=object),
+        "Ratios to exact refill are paired by replication. Empty: the policy has no such number.",
+        links=links,
+    )
+
+
+def _policies(estimates: Mapping[str, Mapping[str, Estimate]], tables: Tables) -> list[Section]:
+    about = tables["about"].fillna("")
+    sections = [Section("Each policy", ("Drawn is the third step of a small invented run.",))]
+    for row in about[about["preset_of"] == ""].to_dict("records"):
+        name = str(row["policy"])
+        presets = about[about["preset_of"] == name]
+        blocks: list[Block] = [
+            f"**Who runs it.** {row['who']}",
+            f"**Rule.** {row['rule']}",
+            f"**When it wins.** {row['wins']}",
+            f"**Bias.** {row['bias']}",
+            f"**Staleness.** {row['staleness']}",
+        ]
+        if len(presets):
+            lines = (f"- `{p['policy']}`: {p['rule']}" for p in presets.to_dict("records"))
+            blocks.append("\n".join(lines))
+        figure = _step_figure(name, tables)
+        sections.append(Section(name, (*blocks, *((figure,) if figure else ())), level=3))
+    return sections
+
+
+def _step_figure(name: str, tables: Tables) -> FigureSpec | None:
+    responses, waves = tables["responses"], tables["waves"]
+    mine = responses[responses["policy"] == name]
+    if admitted(mine).empty:
+        return None
+    figure, _ = gantt(mine, waves[waves["policy"] == name], policies=[name])
+    counts = mine["status"].value_counts()
+    said = ", ".join(f"{n} {status}" for status, n in counts.items())
+    return FigureSpec(
+        name=f"step-{name.replace('_', '-')}",
+        figure=figure,
+        title=f"One step of {name}, slot by slot",
+        alt=f"Responses of one step: {said}.",
+        how_to_read="A bar is a response in its slot, coloured by what became of its group; white "
+        "at the right is a slot that waits. Dashed lines are barriers.",
+    )
+
+
+COLLECTORS = Study(
+    "collectors",
+    "which policies are there, who runs them, what do they cost?",
+    2,
+    _measure,
+    _document,
+)
