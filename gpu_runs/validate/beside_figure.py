@@ -1,0 +1,78 @@
+"""Predictions and measurements of a few quantities, one panel each, settings as rows."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from dapolab.report import FigureSpec
+from dapolab.report.style import MARKERS, MODEL, MUTED, OBSERVED, SPARE_COLOURS, drawing, new_figure
+from gpu_runs.validate.study import Tables
+
+
+def beside(
+    tables: Tables, quantities: Mapping[str, str], *, name: str, title: str, read: str
+) -> FigureSpec:
+    """Return the figure of ``quantities`` (name -> axis label) from predictions and measured."""
+    predicted, measured = tables["predictions"], tables["measured"]
+    found = [q for q in quantities if (measured["quantity"] == q).any()]
+    instruments = [
+        str(name)
+        for name, part in predicted.groupby("instrument", sort=False)
+        if part["quantity"].isin(found).any()
+    ]
+    rows = max(measured.loc[measured["quantity"] == q, "setting"].nunique() for q in found)
+    with drawing():
+        figure = new_figure(height_in=1.3 + 0.42 * rows)
+        panels = figure.subplots(1, len(found), squeeze=False)[0]
+        for axes, quantity in zip(panels, found, strict=True):
+            _panel(axes, quantity, quantities[quantity], predicted, measured, instruments)
+        handles, labels = panels[0].get_legend_handles_labels()
+        unique = dict(zip(labels, handles, strict=True))
+        figure.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=4)
+    return FigureSpec(
+        name=name, figure=figure, title=title, alt=_alt(measured, found), how_to_read=read
+    )
+
+
+def _panel(
+    axes: Axes,
+    quantity: str,
+    label: str,
+    predicted: pd.DataFrame,
+    measured: pd.DataFrame,
+    instruments: Sequence[str],
+) -> None:
+    own = measured[measured["quantity"] == quantity]
+    settings = list(dict.fromkeys(own["setting"].astype(str)))
+    colours = (MODEL, *SPARE_COLOURS)
+    for y, setting in enumerate(settings):
+        row = own[own["setting"].astype(str) == setting].iloc[0]
+        if pd.notna(row["low"]):
+            axes.plot([row["low"], row["high"]], [y, y], color=OBSERVED, linewidth=4, alpha=0.35)
+        axes.plot(row["value"], y, "o", color=OBSERVED, label="real training", ms=6)
+        said = predicted[
+            (predicted["quantity"] == quantity) & (predicted["setting"].astype(str) == setting)
+        ]
+        for cell in said.to_dict("records"):
+            place = instruments.index(str(cell["instrument"]))
+            lower = y + 0.16 * (1 + place % 3)
+            colour, marker = colours[place % len(colours)], MARKERS[1 + place % 9]
+            if pd.notna(cell["low"]):
+                ends = [cell["low"], cell["high"]]
+                axes.plot(ends, [lower, lower], color=colour, linewidth=1)
+            axes.plot(
+                cell["value"], lower, marker, color=colour, label=str(cell["instrument"]), ms=4
+            )
+    axes.set_yticks(range(len(settings)), labels=settings)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_ylim(len(settings) - 0.2, -0.5)
+    axes.set_xlabel(label, color=MUTED)
+
+
+def _alt(measured: pd.DataFrame, quantities: Sequence[str]) -> str:
+    own = measured[measured["quantity"].isin(quantities)]
+    return "Measured: " + "; ".join(
+        f"{row['quantity']}, {row['setting']}: {float(row['value']):.3g}"
+        for row in own.to_dict("records")
+    )

@@ -1,0 +1,201 @@
+"""Pass rates of a pool of prompts -> waves, candidates, fill: by closed form and by simulator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dapolab.rng import stream
+from dapolab.scenario import ExactRefill, Rounds
+from dapolab.theory.capped import capped_refill
+from dapolab.theory.groups import mixed_groups, p_mixed, p_mixed_recorded
+from dapolab.theory.sampling import rounds
+from gpu_runs.preset import Preset
+from gpu_runs.validate.forecast import (
+    Floats,
+    pseudo_values,
+    replay,
+    run_means,
+    scenario_of,
+    write_records,
+)
+from gpu_runs.validate.frozen import Job, answers
+from gpu_runs.validate.study import predicted_row
+
+QUANTITIES = {
+    "mixed share": ("rollout/mixed_share", "share"),
+    "waves": ("rollout/waves", "waves"),
+    "candidates": ("rollout/candidate_groups", "groups"),
+    "fill": ("rollout/effective_fill_ratio", "share"),
+    "token utilisation": ("rollout/token_utilisation", "share"),
+}
+"""Quantity -> metric and unit; means over the steps of a run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the prediction.
+
+    Attributes
+    ----------
+    n_answers : a prompt; in ``n_blocks`` blocks, each left out once.
+    n_steps : of a simulated run, as of a measured one.
+    n_sim, n_sim_error : simulated runs behind a prediction, and behind each of its repetitions.
+    n_bootstrap : pools of prompts drawn anew.
+    """
+
+    n_answers: int
+    n_blocks: int
+    n_steps: int
+    n_sim: int
+    n_sim_error: int
+    n_bootstrap: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """One training stage to predict."""
+
+    setting: str
+    weights: Path
+    presets: Mapping[str, Preset]
+    plan: Plan
+    folder: Path
+    device: str
+
+
+def predict_stage(work: Work) -> tuple[list[dict[str, object]], pd.DataFrame]:
+    """Return rows of ``predictions``, and pseudo-values of the simulator's predictions.
+
+    The pseudo-values (columns ``setting, quantity, block, value``) leave out one block of answers
+    of every prompt at a time; simulated runs share their random numbers.
+    """
+    preset = next(iter(work.presets.values()))
+    job = Job(preset, work.weights, work.device, n_samples=work.plan.n_answers)
+    table = answers(job)
+    rows, pseudo = [], []
+    for policy, own in work.presets.items():
+        setting = f"{work.setting}, {policy}"
+        rows += _closed_forms(table, own, setting)
+        more, values = _simulated(table, own, setting, work)
+        rows += more
+        pseudo.append(values)
+    return rows, pd.concat(pseudo, ignore_index=True)
+
+
+def _closed_forms(table: pd.DataFrame, preset: Preset, setting: str) -> list[dict[str, object]]:
+    """Independent candidates of the pool's mean chance to be mixed, and two plug-ins of it."""
+    by_prompt = table.groupby("prompt_id")["correct"]
+    right, n = by_prompt.sum().to_numpy(int), by_prompt.size().to_numpy(int)
+    size = preset.rollout.group_size
+    few = table[table["sample"] < size].groupby("prompt_id")["correct"].mean().to_numpy(float)
+    unbiased = float(p_mixed_recorded(right, n, group_size=size).mean())
+    shares = {
+        "theory": unbiased,
+        f"plug-in, {size} answers": mixed_groups(few, group_size=size).p_mixed,
+        "plug-in, mean pass rate": float(p_mixed(float((right / n).mean()), group_size=size)),
+    }
+    rows = []
+    for instrument, q in shares.items():
+        for quantity, value in closed_form(preset, q).items():
+            unit = QUANTITIES[quantity][1]
+            rows.append(predicted_row(quantity, setting, instrument, value, unit=unit))
+    return rows
+
+
+def closed_form(preset: Preset, q: float) -> dict[str, float]:
+    """Return what iid candidates of mixed share ``q`` give (theory A4, A6)."""
+    wanted, collector = preset.rollout.groups_per_step, preset.collector
+    if isinstance(collector, ExactRefill):
+        cap = (collector.max_candidate_multiplier or 64) * wanted
+        law = capped_refill(q, n_groups=wanted, max_candidates=cap)
+        counts = (law.expected_waves, law.expected_candidates, law.expected_kept)
+    elif isinstance(collector, Rounds):
+        assert collector.gen_groups is not None
+        found = rounds(
+            q,
+            n_groups=wanted,
+            gen_groups=collector.gen_groups,
+            max_rounds=collector.max_num_gen_batches,
+        )
+        counts = (found.expected_rounds, found.expected_candidates, found.expected_trained)
+    else:
+        raise ValueError(f"no closed form of {collector.kind}")
+    waves, candidates, kept = counts
+    return {"mixed share": q, "waves": waves, "candidates": candidates, "fill": kept / wanted}
+
+
+def _simulated(
+    table: pd.DataFrame, preset: Preset, setting: str, work: Work
+) -> tuple[list[dict[str, object]], pd.DataFrame]:
+    plan, slug = work.plan, f"{work.weights.stem}-{preset.collector.kind}"
+    whole = _means(table, preset, work.folder / f"{slug}.parquet", plan, n=plan.n_sim)
+    base = _means(table, preset, work.folder / f"{slug}.parquet", plan, n=plan.n_sim_error)
+    block = table["sample"] * plan.n_blocks // plan.n_answers
+    without = [
+        _means(
+            table[block != i],
+            preset,
+            work.folder / f"{slug}-w{i}.parquet",
+            plan,
+            n=plan.n_sim_error,
+        )
+        for i in range(plan.n_blocks)
+    ]
+    anew = [
+        _means(
+            _resampled(table, i),
+            preset,
+            work.folder / f"{slug}-b{i}.parquet",
+            plan,
+            n=plan.n_sim_error,
+        )
+        for i in range(plan.n_bootstrap)
+    ]
+    rows, pseudo = [], []
+    for quantity, (_, unit) in QUANTITIES.items():
+        value = whole[quantity]
+        # the error's repetitions use fewer simulated runs; their own mean is left out of it
+        shift = value - base[quantity]
+        values = pseudo_values(base[quantity], np.array([w[quantity] for w in without])) + shift
+        pseudo += [
+            {"setting": setting, "quantity": quantity, "block": i, "value": v}
+            for i, v in enumerate(values)
+        ]
+        ends: list[float | None] = [None, None]
+        if anew:
+            spread = np.array([b[quantity] for b in anew]) + shift
+            ends = [float(x) for x in _normal_ends(value, spread)]
+        rows.append(
+            predicted_row(
+                quantity, setting, "simulator", value, low=ends[0], high=ends[1], unit=unit
+            )
+        )
+    return rows, pd.DataFrame(pseudo)
+
+
+def _normal_ends(value: float, draws: Floats) -> tuple[float, float]:
+    """Return 99 % ends from the bootstrap's spread: too few draws for their quantiles."""
+    half = 2.576 * float(draws.std(ddof=1))
+    return value - half, value + half
+
+
+def _means(
+    table: pd.DataFrame, preset: Preset, path: Path, plan: Plan, *, n: int
+) -> dict[str, float]:
+    workload = replay(write_records(table, path))
+    scenario = scenario_of(preset, workload, n_steps=plan.n_steps)
+    metrics = {metric: quantity for quantity, (metric, _) in QUANTITIES.items()}
+    found = run_means(scenario, seeds=range(n), metrics=list(metrics)).mean()
+    return {metrics[str(name)]: float(value) for name, value in found.items()}
+
+
+def _resampled(table: pd.DataFrame, number: int) -> pd.DataFrame:
+    """Return as many prompts drawn with replacement, each a prompt of its own."""
+    groups = [part for _, part in table.groupby("prompt_id", sort=False)]
+    chosen = stream(number, "bootstrap", "prompts").integers(len(groups), size=len(groups))
+    parts = [groups[old].assign(prompt_id=str(new)) for new, old in enumerate(chosen.tolist())]
+    found: pd.DataFrame = pd.concat(parts, ignore_index=True)
+    return found
