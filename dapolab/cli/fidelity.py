@@ -14,6 +14,7 @@ from dapolab.errors import ConfigError
 
 TAKES_SETTINGS = False
 USAGE = "--data DIR [options]"
+_DRAWN = ("replay_points", "wave_curves")
 EXAMPLE = """\
 example:
   dapolab fidelity --data ../shared/data -o reports
@@ -58,7 +59,8 @@ def run(options: argparse.Namespace) -> None:
         },
     )
     body: dict[str, object] = {
-        "tables": {name: _rows(table) for name, table in study.tables.items()},
+        # what is only drawn, a row a request, stays in the figures
+        "tables": {n: _rows(t) for n, t in study.tables.items() if n not in _DRAWN},
         "missing": study.missing,
     }
     paths = _write(document, body, folder, options) if folder else []
