@@ -7,7 +7,7 @@ an answer are multiplicities in the mask, so that an answer of a hundred tokens 
 
 from dapolab.bandit.answers import Answers, Bandit, Outcomes
 from dapolab.bandit.arms import ArmBandit
-from dapolab.bandit.correction import GradientError, gradient_error
+from dapolab.bandit.correction import GradientError, gradient_error, gradient_estimates
 from dapolab.bandit.curves import Curves, curve_table, final_estimates
 from dapolab.bandit.drift import first_drift
 from dapolab.bandit.flow import Flow, population_flow, push_without_signal
@@ -42,6 +42,7 @@ __all__ = [
     "find_study",
     "first_drift",
     "gradient_error",
+    "gradient_estimates",
     "parse_mode",
     "population_flow",
     "push_without_signal",

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from dapolab.bandit.answers import Bandit
 from dapolab.bandit.arms import ArmBandit
 from dapolab.bandit.gradients import expected_gradient
 from dapolab.bandit.settings import Mode
+from dapolab.errors import ConfigError
 from dapolab.scenario import SamplerCorrection
+from dapolab.stats import Estimate
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,23 @@ def gradient_error(bandit: ArmBandit, mode: Mode) -> GradientError:
         sd_share=found.variance**0.5 / size,
         sd_on_policy_share=ideal.variance**0.5 / size,
     )
+
+
+def gradient_estimates(bandit: Bandit, mode: Mode) -> dict[str, Estimate]:
+    """Return ``gradient/…``: the errors as exact numbers; none where the sampler is the policy.
+
+    None either where there are too many groups to enumerate: the curves remain.
+    """
+    if not isinstance(bandit, ArmBandit) or (
+        bandit.sampler_temperature == 1.0 and bandit.sampler_shift_PA is None
+    ):
+        return {}
+    try:
+        error = gradient_error(bandit, mode)
+    except ConfigError:
+        return {}
+    return {
+        "gradient/bias_share": Estimate.exact(error.bias_share, unit="share"),
+        "gradient/cosine": Estimate.exact(error.cosine, unit="cosine"),
+        "gradient/sd_share": Estimate.exact(error.sd_share, unit="ratio"),
+    }

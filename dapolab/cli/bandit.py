@@ -26,7 +26,7 @@ from dapolab.cli.parsing import whole_number
 from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dapolab.bandit import Bandit, Curves, Mode, Study
+    from dapolab.bandit import Curves, Mode, Study
     from dapolab.report.document import Document
     from dapolab.stats import Estimate
 
@@ -110,7 +110,14 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
-    from dapolab.bandit import curve_table, final_estimates, find_study, first_drift, train
+    from dapolab.bandit import (
+        curve_table,
+        final_estimates,
+        find_study,
+        first_drift,
+        gradient_estimates,
+        train,
+    )
 
     study = find_study(options.name)
     bandit = study.bandit(**dict(_settings(options.set, study)))
@@ -133,7 +140,7 @@ def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
     found = {run.mode: final_estimates(run) for run in runs}
     for mode in modes:
         drift = first_drift(bandit, mode, seed=options.seed)
-        found[mode.name] = found[mode.name] | drift | _exact(study, bandit, mode)
+        found[mode.name] = found[mode.name] | drift | gradient_estimates(bandit, mode)
     body = {"environment": study.name, "arms": _documents(found)}
     table = curve_table(runs)
     paths: list[Path] = []
@@ -256,25 +263,6 @@ def _shown(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------------- results
-
-
-def _exact(study: "Study", bandit: "Bandit", mode: "Mode") -> "dict[str, Estimate]":
-    """Return the exact errors of the first gradient, where the sampler is not the policy."""
-    from dapolab.bandit.arms import ArmBandit
-    from dapolab.bandit.correction import gradient_error
-    from dapolab.stats import Estimate
-
-    if study.name != "mismatch" or not isinstance(bandit, ArmBandit):
-        return {}
-    try:
-        error = gradient_error(bandit, mode)
-    except ConfigError:
-        return {}  # too many arms to enumerate: the curves remain
-    return {
-        "gradient/bias_share": Estimate.exact(error.bias_share, unit="share"),
-        "gradient/cosine": Estimate.exact(error.cosine, unit="cosine"),
-        "gradient/sd_share": Estimate.exact(error.sd_share, unit="ratio"),
-    }
 
 
 def _documents(found: "Mapping[str, Mapping[str, Estimate]]") -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -13,7 +14,15 @@ from dapolab.metrics import PROMPT_ACCURACY
 from dapolab.report import formats
 from dapolab.report.console import WIDTH
 from dapolab.report.document import Block, Document, FigureSpec, Section, Table
-from dapolab.report.style import MUTED, POLICY_COLOURS, SPARE_COLOURS, drawing, label, new_figure
+from dapolab.report.style import (
+    MUTED,
+    POLICY_COLOURS,
+    SPARE_COLOURS,
+    WIDTH_IN,
+    drawing,
+    label,
+    new_figure,
+)
 from dapolab.stats import Estimate
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
@@ -29,6 +38,8 @@ _COLOURS = (
 )
 _PANELS_A_ROW = 4
 _MODE_WIDTH = 24
+_LONGEST = 60
+"""Letters of a mode's name in a legend; every shipped one is shorter."""
 _EQUAL = 1e-9
 _STYLES = ("-", "--", "-.", ":")
 HEADS = {
@@ -58,6 +69,8 @@ FIRST = "first/"
 FIRST_READ = """\
 first: what the first update changes, per unit of learning rate; without an interval exact, \
 with a filter that of an endless refill."""
+_GRADIENT = "gradient/"
+_FIRST_CAPTION = FIRST_READ.replace("first: what", "What")
 
 
 def head(metric: str) -> str:
@@ -173,17 +186,14 @@ def bandit_document(
         drawn = [m for m in metrics if m in shown and (curves["metric"] == m).any()]
         if drawn:
             figures.append(_figure(name, heading, curves, drawn, list(estimates)))
-    rows = [
-        {"mode": mode} | {head(m): found.get(m) for m in shown} for mode, found in estimates.items()
-    ]
-    frame = pd.DataFrame(rows, columns=["mode", *(head(m) for m in shown)], dtype=object)
+    at_first = [m for m in shown if m.startswith((FIRST, _GRADIENT))]
+    at_end = [m for m in shown if m not in at_first]
+    first = _table_of(estimates, at_first, _FIRST_CAPTION)
     sections = (
         Section("How to read this", tuple(how_to_read)),
         Section("Training", tuple(figures)),
-        Section(
-            "At the end",
-            (Table(frame, "Means over seeds with 99 % intervals; shares in per cent."),),
-        ),
+        Section("At the end", (_table_of(estimates, at_end, _ENDS_READ),)),
+        Section("The first update", (first,) if at_first else ()),
     )
     return Document(
         title=title,
@@ -194,7 +204,7 @@ def bandit_document(
     )
 
 
-def _end_table(estimates: Estimates, metrics: Sequence[str], caption: str) -> Table:
+def _table_of(estimates: Estimates, metrics: Sequence[str], caption: str) -> Table:
     rows = [
         {"mode": mode} | {head(m): found.get(m) for m in metrics}
         for mode, found in estimates.items()
@@ -259,7 +269,9 @@ def _figure(
     with drawing():
         n_rows = -(-len(metrics) // _PANELS_A_ROW)
         n_columns = -(-len(metrics) // n_rows)
-        figure = new_figure(height_in=0.6 + 2.8 * n_rows)
+        n_legend = _legend_columns(modes)
+        height_in = 0.3 + 0.2 * -(-len(modes) // n_legend) + 2.7 * n_rows
+        figure = new_figure(height_in=height_in)
         panels = np.atleast_1d(figure.subplots(n_rows, n_columns)).flatten()
         for spare in panels[len(metrics) :]:
             spare.remove()
@@ -268,7 +280,7 @@ def _figure(
             _panel(axes, curves[curves["metric"] == metric], modes)
             axes.set_title(head(metric))
         handles, labels = axes_row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=min(3, len(modes)))
+        figure.legend(handles, labels, loc="outside upper left", ncols=n_legend)
     ends = []
     for mode in modes:
         rows = curves[(curves["mode"] == mode) & (curves["metric"] == metrics[0])]
@@ -281,6 +293,13 @@ def _figure(
     )
 
 
+def _legend_columns(modes: Sequence[str]) -> int:
+    """Return how many names of modes fit side by side, whole."""
+    widest = min(_LONGEST, max(map(len, modes)))
+    # a letter of 9 points is at most 0.6 em wide on average; the line and its gaps take 35 points
+    return max(1, min(3, len(modes), int(72 * WIDTH_IN / (0.6 * 9 * widest + 35))))
+
+
 def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
     for index, mode in enumerate(modes):
         own = rows[rows["mode"] == mode]
@@ -291,9 +310,10 @@ def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
         low, high = (own[end].to_numpy(float) for end in ("low", "high"))
         axes.fill_between(step, low, high, color=colour, alpha=0.18, linewidth=0)
         style = _STYLES[index % len(_STYLES)]
-        axes.plot(
-            step, own["mean"].to_numpy(float), style, color=colour, linewidth=1.8, label=label(mode)
-        )
+        name = label(mode, longest=_LONGEST)
+        mean = own["mean"].to_numpy(float)
+        axes.plot(step, mean, style, color=colour, linewidth=1.8, label=name)
     axes.grid(visible=True, axis="both")
     axes.tick_params(axis="y", labelcolor=MUTED)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("step")
