@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 JUDGES ?= .venv-conformance
+PAGES  ?= .venv-browser
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 
-.PHONY: lab test check conformance bench figures clean
+.PHONY: lab test check conformance browser bench figures clean
 
 $(VENV)/.core: pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
@@ -40,8 +41,16 @@ $(JUDGES)/.ready: requirements/conformance.txt
 conformance: $(JUDGES)/.ready  ## the objective judged by the real verl and TRL, in their own environment
 	$(JUDGES)/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance
 
+$(PAGES)/.ready: requirements/browser.txt
+	@test -x $(PAGES)/bin/python || $(PYTHON) -m venv $(PAGES)
+	$(PAGES)/bin/python -m pip install -q --disable-pip-version-check -r requirements/browser.txt
+	@touch $@
+
+browser: $(PAGES)/.ready  ## every page of reports/ in a real Chromium; CHROMIUM= names another than Debian's
+	$(PAGES)/bin/python -m pytest -c tests/browser/pytest.ini tests/browser
+
 bench: $(VENV)/.test  ## speed ratios, each measured in one run
 	$(BIN)/dapolab bench
 
 clean:
-	rm -rf $(VENV) $(JUDGES) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) $(JUDGES) $(PAGES) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
