@@ -108,16 +108,20 @@ def window(
 
 
 def curves(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
-    """Return arm, step, quantity, mean, low, high of table columns: 99 % over seeds."""
+    """Return arm, step, quantity, mean, low, high of table columns: 99 % over 6 seeds or more."""
     rows = []
     for column, quantity in columns.items():
         if column not in table:
             continue
         for (arm, step), values in table.groupby(["arm", "step"], sort=False)[column]:
-            found = measured_row(quantity, str(arm), values.dropna().to_numpy(), unit="")
-            if len(values.dropna()):
-                ends = {"mean": found["value"], "low": found["low"], "high": found["high"]}
-                rows.append({"arm": arm, "step": step, "quantity": quantity} | ends)
+            known = values.dropna().to_numpy(dtype=np.float64)
+            if not known.size:
+                continue
+            found = measured_row(quantity, str(arm), known, unit="")
+            row = {"arm": arm, "step": step, "quantity": quantity, "mean": found["value"]}
+            if known.size >= LEAST_SAMPLES:
+                row |= {"low": found["low"], "high": found["high"]}
+            rows.append(row)
     return pd.DataFrame(rows, columns=["arm", "step", "quantity", "mean", "low", "high"])
 
 

@@ -64,11 +64,17 @@ def difference_figure(
     how_to_read: str,
     x_label: str,
 ) -> FigureSpec:
-    """Return dots with intervals of a quantity's differences between arms, around 0."""
+    """Return dots with intervals of a quantity's differences around 0, one row an arm.
+
+    The title says less what; an arm with several bases shows the last.
+    """
     chosen = measured[
         (measured["quantity"] == quantity) & measured["setting"].str.contains(" less ")
     ]
-    found = {str(row["setting"]): _estimate(row) for row in chosen.to_dict("records")}
+    found = {
+        str(row["setting"]).partition(" less ")[0]: _estimate(row)
+        for row in chosen.to_dict("records")
+    }
     panel = Panel("", [Dots(quantity, found)], reference=0.0, values=True)
     figure = dot_panels(list(found), [panel], x_label=plain(x_label))
     said = "; ".join(f"{setting}: {value.mean:+.3g}" for setting, value in found.items())
