@@ -10,6 +10,7 @@ from dapolab.stats.estimate import (
     mean_estimate,
     quantile_estimate,
     simultaneous,
+    t_interval,
     wilson,
 )
 from dapolab.stats.ranking import BestSet, best_set, best_set_of_ratios, screen
@@ -37,5 +38,6 @@ __all__ = [
     "ratio_standard_error",
     "screen",
     "simultaneous",
+    "t_interval",
     "wilson",
 ]

@@ -110,6 +110,21 @@ def simultaneous(level: float = LEVEL, *, n_comparisons: int) -> float:
     return 1.0 - (1.0 - level) / n_comparisons
 
 
+def t_interval(
+    mean: float, standard_error: float, *, n: int, level: float = LEVEL
+) -> tuple[float, float]:
+    """Return both ends of Student's interval of a mean whose standard error is known.
+
+    Raises
+    ------
+    ValueError : n < 2, or a level outside (0, 1).
+    """
+    if n < 2:
+        raise ValueError("an interval needs two repetitions")
+    half = t_factor(n, level=level) * standard_error
+    return mean - half, mean + half
+
+
 def mean_estimate(x: npt.ArrayLike, *, unit: str = "", level: float = LEVEL) -> Estimate:
     """Return the mean of independent repetitions with Student's t interval.
 

@@ -4,9 +4,11 @@ from dapolab.studies.bandits import CLIP, DYNAMIC_SAMPLING, LENGTH_BIAS, OVERLON
 from dapolab.studies.collectors import COLLECTORS
 from dapolab.studies.index import index_document
 from dapolab.studies.study import Stored, Study, Tables, read, save
+from dapolab.studies.sweeps import SWEEPS
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (COLLECTORS, LENGTH_BIAS, CLIP, OVERLONG, DYNAMIC_SAMPLING)
+    study.name: study
+    for study in (COLLECTORS, LENGTH_BIAS, CLIP, OVERLONG, DYNAMIC_SAMPLING, SWEEPS)
 }
 
 __all__ = ["STUDIES", "Stored", "Study", "Tables", "index_document", "read", "save"]
