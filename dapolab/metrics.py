@@ -39,6 +39,7 @@ STEP_METRICS: tuple[Metric, ...] = (
     Metric(
         "rollout/carried_groups", "groups", "groups that go on in the next step, or wait for it"
     ),
+    Metric("rollout/skipped_prompts", "prompts", "prompts that selection passed over"),
     Metric("rollout/carried_tokens", "tokens", "tokens so far of the groups carried on"),
     Metric("rollout/all_right_share", "share", "finished groups with every answer right"),
     Metric("rollout/all_wrong_share", "share", "finished groups with every answer wrong"),

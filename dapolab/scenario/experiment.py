@@ -56,7 +56,22 @@ class Scenario(Config):
                 "rollout.group_size 1 with a filter: a group of one never has spread; use "
                 'collector.kind = "none", a larger group_size, or say rollout.singletons = "keep"'
             )
+        self._check_selection()
         return self
+
+    def _check_selection(self) -> None:
+        selects = self.rollout.selection.kind != "uniform"
+        if self.learner.schedule.kind == "fully_async":
+            if selects or self.rollout.order != "submission":
+                raise ValueError(
+                    "rollout.selection and rollout.order act on the submissions of a step; a "
+                    "fully_async learner has none: leave them out"
+                )
+        elif selects and self.workload.prompts.drop_last:
+            raise ValueError(
+                f"rollout.selection {self.rollout.selection.kind} skips prompts one by one, so an "
+                "epoch has no last batch: use workload.prompts.drop_last = false"
+            )
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when any setting changes."""

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dapolab.scenario.config import Config, Count, NonNegative, Positive
+from dapolab.scenario.selection import Selection, UniformSelection
 
 # A group whose filter metric spreads (max − min) by no more than this has no signal. Sums of equal
 # non-dyadic floats give a std of 1e-17 to 3e-8; the smallest spread meant by anyone is 1e-5.
@@ -30,6 +31,16 @@ class Rollout(Config):
     )
     singletons: Literal["keep", "drop"] = Field(
         "keep", description="a group of one has no spread; verl keeps it"
+    )
+    selection: Selection = UniformSelection()
+    order: Literal["submission", "longest_first"] = Field(
+        "submission",
+        description="in which the groups of a submission enter the engine; longest_first by "
+        "predicted length (deal replicas by round_robin or one shared queue: chunks would give all "
+        "long ones to the first)",
+    )
+    predictor_sigma: NonNegative = Field(
+        0.0, description="sd of the predicted log length about the group's true mean; 0: oracle"
     )
 
     @model_validator(mode="after")

@@ -122,6 +122,9 @@ class Ledger:
             chosen["step"] = np.array([r.step for r in learned])
             reasons = [r.collection.stop.reason if r.collection.stop else "" for r in learned]
             chosen["ended_by"] = np.array(reasons, dtype=object)
+            skipped = [r.collection.n_skipped for r in learned]
+            if skipped[0] is not None:
+                chosen["rollout/skipped_prompts"] = np.array(skipped, dtype=np.float64)
             self._steps.append(chosen)
         if stretches.are_waves:
             self._waves.append(wave_columns(stretches, busy))

@@ -40,7 +40,8 @@ from dapolab.sim.collection import (
     Collection,
     Wave,
 )
-from dapolab.sim.cursor import PromptCursor
+from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
 from dapolab.sim.submission import Submission
@@ -59,7 +60,7 @@ class Collecting:
         *,
         engine: Engine,
         stream: ScoredStream,
-        cursor: PromptCursor,
+        cursor: PromptCursor | SelectingCursor,
         collector: Collector,
         hardware: Hardware,
         budget: Budget,
@@ -67,6 +68,7 @@ class Collecting:
         group_size: int,
         backlog: Backlog,
         step: int,
+        longest_first: LongestFirst | None = None,
     ) -> None:
         self._env = env
         self._engine = engine
@@ -92,6 +94,7 @@ class Collecting:
             backlog=backlog,
             with_metrics=collector.wants_metrics,
             keep_rows=collector.memory or collector.samples_apart,
+            longest_first=longest_first,
         )
 
     @property

@@ -47,7 +47,7 @@ class Collection:
     i. ``members`` names the responses that make up a group, where those are not all of it, and
     ``trained_members`` those of them that are trained; ``holds`` are the carried groups that have
     returned, ``keep`` the engine's ids of those that were cut and go on; ``lost`` were in flight
-    at the end.
+    at the end; ``n_skipped`` places of the stream were passed over by selection.
     """
 
     start_s: float
@@ -68,6 +68,7 @@ class Collection:
     limits: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     waves: list[Wave] = field(default_factory=list)
     is_plain: bool = True
+    n_skipped: int | None = None
     has_memory: bool = False
     end_s: float = math.nan
     stop: Stop | None = None
@@ -78,6 +79,14 @@ class Collection:
         """Groups that came to an end with all their responses, trained or not."""
         lost = self.status.count(ABORTED) + self.status.count(CARRIED)
         return len(self.status) - lost
+
+    def returned(self) -> list[tuple[int, Finished]]:
+        """Return the groups counted by ``n_returned`` with what was told of them."""
+        return [
+            (index, self.finished[index])
+            for index, status in enumerate(self.status)
+            if status not in (ABORTED, CARRIED)
+        ]
 
     @property
     def is_empty(self) -> bool:

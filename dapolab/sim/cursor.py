@@ -1,8 +1,29 @@
 """The walk through the prompt stream: which positions the next submission takes."""
 
 from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dapolab.scenario import ConfigError
+from dapolab.sim.selection import Selector
+from dapolab.workload.model import Groups
+from dapolab.workload.prompts import BLOCK
+
+
+class Stream(Protocol):
+    """What the walk asks of a prompt stream."""
+
+    @property
+    def n_prompts(self) -> int:
+        """Prompts of one epoch."""
+
+    def n_available(self, start: int, n: int) -> int:
+        """Return how many of ``n`` places from ``start`` on exist."""
+
+    def draw(self, start: int, n: int, *, trained_steps: int = 0) -> Groups:
+        """Return the groups of these places."""
 
 
 class PromptCursor:
@@ -16,6 +37,11 @@ class PromptCursor:
         self._drop_last = drop_last
         self.position = 0
         self.dropped = 0
+
+    def take_runs(self, n: int, *, trained_steps: int) -> list[tuple[int, int]]:
+        """Return what :meth:`take` takes as (start, number) runs, none where nothing is left."""
+        start, available = self.take(n)
+        return [(start, available)] if available else []
 
     def take(self, n: int) -> tuple[int, int]:
         """Return (start, how many of the ``n`` next prompts exist) and move on.
@@ -41,3 +67,45 @@ class PromptCursor:
         start = self.position
         self.position += available
         return start, available
+
+
+class SelectingCursor:
+    """The walk that leaves out what ``selector`` does not choose.
+
+    ``skipped`` counts places passed over so far. The data have run out where the stream ends, and
+    where a selector that may run dry chooses nobody of a whole epoch.
+    """
+
+    def __init__(self, stream: Stream, selector: Selector) -> None:
+        self._stream = stream
+        self._selector = selector
+        self.hear = selector.hear
+        self.position = 0
+        self.skipped = 0
+
+    def take_runs(self, n: int, *, trained_steps: int) -> list[tuple[int, int]]:
+        """Return the next ``n`` chosen places, or what there is, as (start, number) runs."""
+        runs: list[tuple[int, int]] = []
+        found = n_idle = 0
+        while found < n:
+            block = self.position // BLOCK
+            n_here = self._stream.n_available(self.position, (block + 1) * BLOCK - self.position)
+            if n_here == 0 or (self._selector.may_run_dry and n_idle >= self._stream.n_prompts):
+                break
+            groups = self._stream.draw(self.position, n_here, trained_steps=trained_steps)
+            place = self.position + np.flatnonzero(self._selector.chosen(groups))[: n - found]
+            found += len(place)
+            last = int(place[-1]) + 1 if found == n else self.position + n_here
+            self.skipped += last - self.position - len(place)
+            n_idle = 0 if len(place) else n_idle + n_here
+            self.position = last
+            runs += _runs(place)
+        return runs
+
+
+def _runs(place: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return ascending places as (start, number) of consecutive ones."""
+    if not len(place):
+        return []
+    parts = np.split(place, np.flatnonzero(np.diff(place) > 1) + 1)
+    return [(int(part[0]), len(part)) for part in parts]

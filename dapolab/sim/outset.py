@@ -8,10 +8,12 @@ import pandas as pd
 from dapolab.collectors import draws_per_prompt
 from dapolab.rng import seed_sequence
 from dapolab.scenario import ConfigError, Hardware, Scenario
-from dapolab.sim.cursor import PromptCursor
+from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.hardware import resolve
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream, Scores
+from dapolab.sim.selection import new_selector
 from dapolab.workload.model import PromptStream
 
 COMPLETED = "completed"
@@ -32,7 +34,8 @@ class SimRun:
     waves : one row a barrier wave, likewise; empty without a barrier.
     responses : one row a response of the recorded steps (for Gantt and trace).
     ended : "completed", "data exhausted" or "failed: …"; the tables hold what came before.
-    n_prompts_used : positions of the prompt stream consumed, dropped tails included.
+    n_prompts_used : positions of the prompt stream consumed, dropped tails and skipped ones
+        included.
     unlearned_s : seconds of that last, unlearned step; 0 where there is none.
     """
 
@@ -54,14 +57,16 @@ class SimRun:
 class Outset:
     """Engine, prompts with their scores, and the walk through them, before the first submission.
 
-    ``seed`` names the draws of this replication.
+    ``seed`` names the draws of this replication; ``longest_first`` is None where groups enter the
+    engine in the order of their submission.
     """
 
     engine: Engine
     scores: Scores
     stream: ScoredStream
-    cursor: PromptCursor
+    cursor: PromptCursor | SelectingCursor
     seed: int
+    longest_first: LongestFirst | None = None
 
 
 def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
@@ -86,12 +91,27 @@ def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
             scores,
             drifts=drift is not None and bool(drift.logit_per_step or drift.log_tokens_per_step),
         ),
-        cursor=PromptCursor(
-            n_available=prompts.n_available,
-            count=prompts.n_prompts,
-            drop_last=scenario.workload.prompts.drop_last,
-        ),
+        cursor=_cursor(scenario, prompts, seed=draws),
         seed=draws,
+        longest_first=(
+            LongestFirst(sigma=scenario.rollout.predictor_sigma, seed=draws)
+            if scenario.rollout.order == "longest_first"
+            else None
+        ),
+    )
+
+
+def _cursor(
+    scenario: Scenario, prompts: PromptStream, *, seed: int
+) -> PromptCursor | SelectingCursor:
+    count = prompts.n_prompts
+    selector = new_selector(scenario.rollout.selection, n_prompts=count, seed=seed)
+    if selector is not None:
+        return SelectingCursor(prompts, selector)
+    return PromptCursor(
+        n_available=prompts.n_available,
+        count=count,
+        drop_last=scenario.workload.prompts.drop_last,
     )
 
 

@@ -116,11 +116,12 @@ class Pipeline:
                 return
             # a streaming loader hands out prompts one by one: it never drops an epoch's tail
             n = 1 if self.scenario.workload.prompts.drop_last else n
-            start, available = self._outset.cursor.take(n)
-            if available == 0:
+            runs = self._outset.cursor.take_runs(n, trained_steps=self.pipe.version)
+            if not runs:
                 self._out_of_data = True
                 return
-            self._start(start, available)
+            for start, available in runs:
+                self._start(start, available)
 
     def _start(self, start: int, n: int) -> None:
         version = self.pipe.version

@@ -17,6 +17,7 @@ from dapolab.sim.account import Ledger, StepRecord
 from dapolab.sim.backlog import Backlog
 from dapolab.sim.collect import Collecting, Process
 from dapolab.sim.collection import Collection
+from dapolab.sim.cursor import SelectingCursor
 from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time
 from dapolab.sim.one_step_off import Overlap
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
@@ -72,6 +73,7 @@ class _Run:
         self.env = simpy.Environment()
         outset = set_out(scenario, seed=seed, replication=replication)
         self.engine, self.stream, self.cursor = outset.engine, outset.stream, outset.cursor
+        self.longest_first = outset.longest_first
         self.seed = outset.seed
         self.n_learner_gpus = learner_gpus(scenario)
         self.learner = at_gpus(scenario.learner, self.n_learner_gpus)
@@ -129,13 +131,19 @@ class _Run:
             group_size=rollout.group_size,
             backlog=self.backlog,
             step=step,
+            longest_first=self.longest_first,
         )
+        before = self.cursor.skipped if isinstance(self.cursor, SelectingCursor) else None
         yield from collecting.run()
+        if isinstance(self.cursor, SelectingCursor) and before is not None:
+            collecting.result.n_skipped = self.cursor.skipped - before
         return collecting.result
 
     def _account(self, step: int, collection: Collection, *, learned: bool, age: int) -> None:
         """Enter the step into the books, and move the engine to the start of the next one."""
         facts, groups = self.engine.facts(), self._groups(collection)
+        if isinstance(self.cursor, SelectingCursor):
+            self.cursor.hear(groups, collection.returned())
         learner = self._learner_time(step, collection, groups) if learned else None
         self.ledger.add(StepRecord(step, collection, groups, facts, learner))
         if self.overlap:

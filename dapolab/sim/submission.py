@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from dapolab.collectors import Continue, Finished, Submit
 from dapolab.sim.backlog import Backlog, Left, notice
 from dapolab.sim.collection import CARRIED, IN_FLIGHT, Collection, Part, Wave
-from dapolab.sim.cursor import PromptCursor
+from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
 from dapolab.workload.model import Groups, joined
@@ -29,11 +30,12 @@ class Submission:
         *,
         engine: Engine,
         stream: ScoredStream,
-        cursor: PromptCursor,
+        cursor: PromptCursor | SelectingCursor,
         group_size: int,
         backlog: Backlog,
         with_metrics: bool,
         keep_rows: bool,
+        longest_first: LongestFirst | None = None,
     ) -> None:
         self._result = result
         self._engine = engine
@@ -43,6 +45,7 @@ class Submission:
         self._backlog = backlog
         self._with_metrics = with_metrics
         self._keep_rows = keep_rows
+        self._longest_first = longest_first
         self._rows: dict[int, tuple[Groups, int]] = {}
         self._enough: dict[int, int] = {}
         self._n_held = len(backlog.held)
@@ -101,14 +104,13 @@ class Submission:
         return len(indices)
 
     def _new(self, action: Submit, n: int, at_s: float) -> int:
-        start, available = self._cursor.take(n)
-        if available == 0:
-            return 0
         result = self._result
+        runs = self._cursor.take_runs(n, trained_steps=result.trained_steps)
+        if not runs:
+            return 0
         first = len(result.status)
-        groups, finished = self._stream.draw(
-            start, available, first_index=first, trained_steps=result.trained_steps
-        )
+        groups, finished = self._drawn(runs, first_index=first)
+        available = len(groups)
         samples = action.samples or self._size
         lengths_PG = groups.n_tokens_PG
         if samples != lengths_PG.shape[1]:
@@ -122,9 +124,27 @@ class Submission:
             result.is_plain = False
             for i in np.flatnonzero((full_PG > lengths_PG).any(axis=1)).tolist():
                 result.limits[first + i] = lengths_PG[i]
-        result.enter(start, available)
+        for start, number in runs:
+            result.enter(start, number)
         self._enter(groups, lengths_PG, finished, at_s=at_s, enough=action.enough)
         return available
+
+    def _drawn(
+        self, runs: list[tuple[int, int]], *, first_index: int
+    ) -> tuple[Groups, list[Finished]]:
+        """Return the groups of these places of the stream, and what a policy hears of them."""
+        parts: list[Groups] = []
+        notes: list[Finished] = []
+        for start, n in runs:
+            groups, finished = self._stream.draw(
+                start,
+                n,
+                first_index=first_index + len(notes),
+                trained_steps=self._result.trained_steps,
+            )
+            parts.append(groups)
+            notes += finished
+        return parts[0] if len(parts) == 1 else joined(parts), notes
 
     def _again(self, n: int, *, at_s: float) -> int:
         """Sample waiting prompts afresh: their last G draws, which no first attempt uses."""
@@ -158,17 +178,25 @@ class Submission:
         first = len(result.status)
         result.finished += finished
         result.status += [IN_FLIGHT] * n
+        indices = range(first, first + n)
+        entering: Sequence[int] = indices
+        prompt_P, prompt_tokens_P = groups.prompt_id_P, groups.prompt_tokens_P
+        if self._longest_first is not None:
+            order_P = self._longest_first.order(groups, lengths_PG)
+            prompt_P, prompt_tokens_P = prompt_P[order_P], prompt_tokens_P[order_P]
+            lengths_PG = lengths_PG[order_P]
+            entering = (first + order_P).tolist()
+            result.is_plain = False
         engine_group = self._engine.submit(
             at_s=at_s,
-            group_P=groups.prompt_id_P,
-            prompt_tokens_P=groups.prompt_tokens_P,
+            group_P=prompt_P,
+            prompt_tokens_P=prompt_tokens_P,
             n_tokens_PG=lengths_PG,
             enough=enough,
         )
-        indices = range(first, first + n)
-        self._index_of += indices
+        self._index_of += entering
         engine_groups = range(engine_group, engine_group + n)
-        result.parts += map(Part, engine_groups, indices, repeat(0), repeat(samples), repeat(at_s))
+        result.parts += map(Part, engine_groups, entering, repeat(0), repeat(samples), repeat(at_s))
         if self._keep_rows:
             self._rows |= {index: (groups, i) for i, index in enumerate(indices)}
         if enough is not None:

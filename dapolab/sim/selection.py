@@ -1,0 +1,135 @@
+"""Which places of the prompt stream are sampled: ``rollout.selection`` at work.
+
+A skipped place is still a place: the draws of every other one stay what they were, and whether a
+place is skipped depends on the seed, the place and what its prompt did before, on nothing else.
+Outcomes are heard at the end of each step (a prompt that comes twice in one step is judged by what
+was known before it).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dapolab.collectors import Finished
+from dapolab.scenario import (
+    GresoSelection,
+    OracleSelection,
+    Selection,
+    SolvedOutSelection,
+    UniformSelection,
+)
+from dapolab.workload.model import Groups
+from dapolab.workload.prompts import BLOCK, BlockDraws
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Selector(Protocol):
+    """Decides place by place; ``may_run_dry``: an epoch without a chosen prompt stays so."""
+
+    may_run_dry: bool
+
+    def chosen(self, groups: Groups) -> Bools:
+        """Say which of a block's places are sampled, given what was heard so far."""
+
+    def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
+        """Take in a step: the groups that returned, as (row of ``groups``, what was told)."""
+
+
+def new_selector(selection: Selection, *, n_prompts: int, seed: int) -> Selector | None:
+    """Return the selector of ``selection``; None where every prompt takes its turn."""
+    match selection:
+        case UniformSelection():
+            return None
+        case GresoSelection():
+            return Greso(selection, n_prompts=n_prompts, seed=seed)
+        case OracleSelection():
+            return Oracle(selection)
+        case SolvedOutSelection():
+            return SolvedOut(selection, n_prompts=n_prompts)
+
+
+class Greso:
+    """Skip in proportion to the run of outcomes without signal; see :class:`GresoSelection`."""
+
+    may_run_dry = False
+
+    def __init__(self, selection: GresoSelection, *, n_prompts: int, seed: int) -> None:
+        self._selection = selection
+        self.p_easy, self.p_hard = selection.p_easy, selection.p_hard
+        self._run_N = np.zeros(n_prompts, dtype=np.int64)  # > 0: all right, < 0: all wrong
+        self._draws = BlockDraws(seed, "selection")
+
+    def chosen(self, groups: Groups) -> Bools:
+        """Say which places are sampled: u < max(p^z, p_sampled_min)."""
+        run_P = self._run_N[groups.prompt_id_P]
+        base_P = np.where(run_P > 0, self.p_easy, self.p_hard)
+        p_P = np.maximum(base_P ** np.abs(run_P), self._selection.p_sampled_min)
+        block, place_P = divmod(int(groups.position_P[0]), BLOCK)[0], groups.position_P % BLOCK
+        return np.asarray(self._draws.uniform(block, 1)[0, place_P] < p_P)
+
+    def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
+        """Lengthen or end each prompt's run, then move the bases by the step's shares."""
+        if not finished:
+            return
+        n_easy = n_hard = 0
+        for row, told in finished:
+            prompt = groups.prompt_id_P[row]
+            run = int(self._run_N[prompt])
+            if told.n_correct == told.n_samples:
+                n_easy, run = n_easy + 1, max(run, 0) + 1
+            elif told.n_correct == 0:
+                n_hard, run = n_hard + 1, min(run, 0) - 1
+            else:
+                run = 0
+            self._run_N[prompt] = run
+        if int(groups.epoch_P.max()) > 0:
+            target, easy = self._selection.target_degenerate_share, self._selection
+            target_easy = target * easy.easy_share_of_target
+            self.p_easy = self._moved(self.p_easy, n_easy / len(finished) >= target_easy)
+            self.p_hard = self._moved(self.p_hard, n_hard / len(finished) >= target - target_easy)
+
+    def _moved(self, p: float, down: bool) -> float:
+        step = self._selection.step
+        p_min, p_max = self._selection.p_min, self._selection.p_max
+        return max(p - step, p_min) if down else min(p + step, p_max)
+
+
+class Oracle:
+    """Sample what lies in a band of true pass rates."""
+
+    may_run_dry = True
+
+    def __init__(self, selection: OracleSelection) -> None:
+        self._lowest, self._highest = selection.lowest, selection.highest
+
+    def chosen(self, groups: Groups) -> Bools:
+        """Say which places are sampled, by the pass rates of the weights that sample now."""
+        rate_P = groups.pass_rate_P
+        return np.asarray((rate_P >= self._lowest) & (rate_P <= self._highest))
+
+    def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
+        """Learn nothing: it knows."""
+
+
+class SolvedOut:
+    """Prompts once solved never come back."""
+
+    may_run_dry = True
+
+    def __init__(self, selection: SolvedOutSelection, *, n_prompts: int) -> None:
+        self._rate = selection.pass_rate
+        self._gone_N = np.zeros(n_prompts, dtype=np.bool_)
+
+    def chosen(self, groups: Groups) -> Bools:
+        """Say which places hold a prompt that was never solved."""
+        return np.asarray(~self._gone_N[groups.prompt_id_P])
+
+    def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
+        """Let go of what was solved."""
+        for row, told in finished:
+            if told.n_correct / told.n_samples >= self._rate:
+                self._gone_N[groups.prompt_id_P[row]] = True
