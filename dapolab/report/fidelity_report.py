@@ -248,7 +248,7 @@ def _published(tables: Tables) -> tuple[Block, ...]:
             "predicted range": [
                 _range(row["low"], row["high"], row["unit"]) for _, row in rows.iterrows()
             ],
-            "": [_verdict(row) for _, row in rows.iterrows()],
+            "verdict": [_verdict(row) for _, row in rows.iterrows()],
             "over published": [_ratios(row) for _, row in rows.iterrows()],
         }
     )
@@ -342,7 +342,7 @@ def _censoring(tables: Tables) -> tuple[Block, ...]:
     frame = pd.DataFrame(
         {
             "cut at": [f"{c:,}" for c in rows["cut_tokens"]],
-            "": [_CASES[c] for c in rows["case"]],
+            "read as": [_CASES[c] for c in rows["case"]],
             "mean tokens at 30,000 (± 1 SE)": [
                 f"{m:,.0f} ± {s:,.0f}"
                 for m, s in zip(rows["mean_tokens"], rows["mean_se"], strict=True)

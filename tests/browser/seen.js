@@ -30,6 +30,15 @@ globalThis.seen = (() => {
     return [`${page.scrollWidth} px in ${page.clientWidth}: ${out[0]?.outerHTML.slice(0, 80)}`];
   };
 
+  // Where the parts of a figure can be seen: its own box, or all that its frame scrolls over.
+  const sheetOf = svg => {
+    const box = svg.getBoundingClientRect();
+    const frame = svg.closest(".scroll");
+    if (getComputedStyle(svg).overflowX !== "visible" || !frame) return box;
+    const outer = frame.getBoundingClientRect();
+    return new DOMRect(outer.left - frame.scrollLeft, box.top, frame.scrollWidth, box.height);
+  };
+
   const hiddenFigures = () => [...document.querySelectorAll("figure")].flatMap(figure => {
     const name = figure.id || "figure";
     const svg = figure.querySelector("svg, img");
@@ -39,12 +48,22 @@ globalThis.seen = (() => {
     if (!svg.checkVisibility({opacityProperty: true, visibilityProperty: true})) return [`${name}: hidden`];
     const cut = cutAt(svg, box);
     if (cut) return [`${name}: cut off by ${cut.tagName.toLowerCase()}.${cut.className}`];
+    const sheet = sheetOf(svg);
     return [...svg.querySelectorAll("text")].flatMap(text => {
       const own = text.getBoundingClientRect();
-      const out = own.left < box.left - ROOM_PX || own.right > box.right + ROOM_PX
-        || own.top < box.top - ROOM_PX || own.bottom > box.bottom + ROOM_PX;
+      const out = own.left < sheet.left - ROOM_PX || own.right > sheet.right + ROOM_PX
+        || own.top < sheet.top - ROOM_PX || own.bottom > sheet.bottom + ROOM_PX;
       return out ? [`${name}: ${text.textContent.trim()} leaves the figure`] : [];
     });
+  });
+
+  // The head of a row stays in sight while the other cells scroll under it.
+  const wideRowHeads = () => [...document.querySelectorAll("tbody")].flatMap(body => {
+    const head = body.querySelector("th");
+    if (!head || getComputedStyle(head).position !== "sticky") return [];
+    const room = body.closest(".scroll").clientWidth;
+    const taken = head.getBoundingClientRect().width;
+    return taken > 0.6 * room ? [`${head.innerText}: ${taken} of ${room} px`] : [];
   });
 
   const luminance = colour => {
@@ -104,5 +123,5 @@ globalThis.seen = (() => {
     }));
   };
 
-  return {wide, hiddenFigures, paleFigures, rowsOf, sortedByEach};
+  return {wide, hiddenFigures, wideRowHeads, paleFigures, rowsOf, sortedByEach};
 })();

@@ -83,6 +83,13 @@ def test_a_figure_that_cannot_be_seen_whole_is_noticed(show: Show, body: str, fa
     assert fault in found[0]
 
 
+def test_a_row_head_that_covers_the_row_is_noticed(show: Show) -> None:
+    row = '<tr><th style="position: sticky; left: 0; min-width: {}px">name<td>1'
+    table = f'<div class=scroll style="overflow-x: auto"><table>{row}</table></div>'
+    assert show(table.format(100)).faults("wideRowHeads") == []
+    assert "name: 3" in show(table.format(300)).faults("wideRowHeads")[0]
+
+
 def test_pale_text_of_a_figure_is_noticed(show: Show) -> None:
     # 4.54 and 4.48 to one on white: relative luminance by hand, WCAG 2, 1.4.3
     assert show(figure(SVG.format(300, "#767676"))).faults("paleFigures") == []

@@ -37,6 +37,7 @@ def test_nothing_is_cut_off_and_the_page_itself_never_scrolls_sideways(
     it.widen(width_px)
     assert it.faults("wide") == []
     assert it.faults("hiddenFigures") == []
+    assert it.faults("wideRowHeads") == []
 
 
 def test_text_in_figures_stands_out(it: Opened) -> None:
