@@ -9,19 +9,15 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 
 from dapolab.claims.claim import Claim, Row
 from dapolab.claims.verdict import Outcome
-from dapolab.objective import learning_signal
 from dapolab.report import FigureSpec
 from dapolab.theory.clipping import upper_clip_limit
-from gpu_runs.batch import TrainBatch
-from gpu_runs.collect import collect_step
 from gpu_runs.preset import Preset
-from gpu_runs.setup import build_world, choose_device
 from gpu_runs.validate import paired
 from gpu_runs.validate.arms import plain
+from gpu_runs.validate.clipped_tokens import CLIPPED, LARGEST, REWARDED, clipped_tokens
 from gpu_runs.validate.context import Context, vary
 from gpu_runs.validate.paired import Contrast
 from gpu_runs.validate.study import Study, Tables, measured_row, predicted_row
@@ -50,8 +46,6 @@ EPOCHS, LEARNING_RATE = 2, 1e-4
 """Two passes at a rate at which tokens do reach the bound; at 3e-5 and one pass none does."""
 
 UPPER, ENTROPY, EQUAL = "clipped above", "entropy", "entropy at equal accuracy"
-OLD_CLIPPED, OLD_ALL = "old probability, clipped above", "old probability, all of A > 0"
-LARGEST = "largest old probability, clipped above"
 
 
 def size_of(context: Context) -> Size:
@@ -209,15 +203,15 @@ def measure(context: Context) -> Tables:
         ignore_index=True,
     )
     work = [
-        (arm, vary(preset, {"run.seed": seed}), BOUNDS[arm], size.probe_steps, context.device)
+        (arm, vary(preset, {"run.seed": seed}), size.probe_steps, context.device)
         for seed in context.seeds(size.n_probes, purpose=PROBING)
         for arm, preset in presets.items()
     ]
-    tokens = pd.DataFrame(context.map(_clipped, work))
+    tokens = pd.DataFrame(context.map(clipped_tokens, work))
     units = {UPPER: "share", ENTROPY: "nats", EQUAL: "nats"}
     rows = paired.measured(runs, CONTRASTS, units=units)
     for arm, part in tokens.groupby("arm", sort=False):
-        for quantity in (OLD_CLIPPED, OLD_ALL):
+        for quantity in (CLIPPED, REWARDED):
             values = part[quantity].dropna().to_numpy()
             if values.size:
                 rows.append(measured_row(quantity, str(arm), values, unit="probability"))
@@ -260,54 +254,11 @@ def at_equal_accuracy(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=list(paired.RUNS))
 
 
-def _clipped(work: tuple[str, Preset, float, int, str]) -> dict[str, object]:
-    """Train a few steps; after each, look at which tokens have passed the upper bound."""
-    arm, preset, high, n_steps, device = work
-    world = build_world(preset, choose_device(device))
-    clipped, positive = [], []
-    for step in range(n_steps):
-        rollout = collect_step(
-            world.generator,
-            world.prompts,
-            scores=world.scores,
-            collector=preset.collector,
-            rollout=preset.rollout,
-            step=step,
-        )
-        batch = TrainBatch.of(rollout.trained, pad_token=world.task.pad_token, device=world.device)
-        rows = torch.arange(batch.n_rows)
-        policy, most = world.learner.policy, preset.train.micro_tokens
-        before = policy.of_rows(batch, rows, most_tokens=most)
-        world.learner.learn(batch, step=step)
-        world.generator.refresh()
-        after = policy.of_rows(batch, rows, most_tokens=most)
-        signal = learning_signal(
-            batch.reward_N,
-            preset.objective,
-            group=batch.group_N,
-            mask=batch.mask_NT,
-            status=batch.status_N,
-        )
-        rewarded = (batch.mask_NT > 0) & (signal.advantages > 0)
-        passed = rewarded & ((after - before).exp() > 1.0 + high)
-        clipped.append(before[passed].exp().cpu().numpy())
-        positive.append(before[rewarded].exp().cpu().numpy())
-    gone, every = np.concatenate(clipped), np.concatenate(positive)
-    return {
-        "arm": arm,
-        "seed": preset.run.seed,
-        "tokens clipped above": len(gone),
-        OLD_CLIPPED: float(gone.mean()) if len(gone) else np.nan,
-        LARGEST: float(gone.max()) if len(gone) else np.nan,
-        OLD_ALL: float(every.mean()),
-    }
-
-
 def judge(context: Context, predictions: pd.DataFrame, tables: Tables) -> Sequence[Outcome]:
     """Return the contrasts' verdicts, then those on the clipped tokens."""
     tokens = tables["tokens"].dropna()
     by_arm = {arm: tokens[tokens["arm"] == arm] for arm in BOUNDS}
-    gaps = {arm: (t[OLD_ALL] - t[OLD_CLIPPED]).to_numpy(np.float64) for arm, t in by_arm.items()}
+    gaps = {arm: (t[REWARDED] - t[CLIPPED]).to_numpy(np.float64) for arm, t in by_arm.items()}
     largest = {arm: float(t[LARGEST].max()) for arm, t in by_arm.items() if len(t)}
     limits = {arm: upper_clip_limit(high) for arm, high in BOUNDS.items()}
     whole = largest if len(largest) == len(BOUNDS) else {arm: np.zeros(0) for arm in BOUNDS}
@@ -331,9 +282,9 @@ def figures(tables: Tables) -> list[FigureSpec]:
             title="Entropy under ε_high = .28, less that under .20",
             quantity=ENTROPY,
             x_label="nats",
-            how_to_read="Right of the line: clip-higher leaves more entropy. The first row compares "
-            "equal steps, the second the same skill: what stands in the first row alone is a "
-            "difference in how far training went.",
+            how_to_read="Right of the line: clip-higher leaves more entropy. The first row "
+            "compares equal steps, the second the same skill: what stands in the first row "
+            "alone is a difference in how far training went.",
         ),
         curve_figure(
             tables["curves"],
@@ -354,7 +305,7 @@ STUDY = Study(
     judge=judge,
     figures=figures,
     how_to_read=(
-        f"Two passes over each rollout at a learning rate of {LEARNING_RATE:g}: at the preset's own "
-        "no ratio reaches the bound. Both statements on entropy are corrected by Holm's rule."
+        f"Two passes over each rollout at a learning rate of {LEARNING_RATE:g}: at the preset's "
+        "own no ratio reaches the bound. Both statements on entropy are corrected by Holm's rule."
     ),
 )

@@ -13,13 +13,14 @@ import torch
 from matplotlib.axes import Axes
 
 from dapolab.claims.verdict import Outcome
-from dapolab.objective import Status, learning_signal, row_scales
+from dapolab.objective import row_scales
 from dapolab.report import FigureSpec
 from dapolab.report.style import MUTED, drawing, new_figure, plain
 from gpu_runs.preset import Preset
 from gpu_runs.validate import aggregation, paired
 from gpu_runs.validate.aggregation import NORM, SEQ, TOKEN
 from gpu_runs.validate.context import Context, vary
+from gpu_runs.validate.dumped import COLUMNS, signal_of
 from gpu_runs.validate.paired import Contrast
 from gpu_runs.validate.study import Study, Tables, predicted_row
 from gpu_runs.validate.training_figures import COLOURS
@@ -35,7 +36,6 @@ PARTS = {
 """Outcome and sign of the advantage. With rewards ±1 the second and third are empty: only a length
 penalty puts anything there."""
 LONG_SHARE, LONG_DOWN = "push on the longest tenth", "of it downwards"
-STEP_ROWS = ("reward", "correct", "truncated", "n_tokens", "group_id", "kept", "step")
 
 
 def _contrasts() -> list[Contrast]:
@@ -109,7 +109,7 @@ def pushes(preset: Preset, folder: Path, *, steps: Sequence[int]) -> pd.DataFram
     A push is −Σ∂loss/∂log π over the answer's tokens at the start of the update, over Σ|…| of the
     step: what the clip later silences is not in it.
     """
-    rows = pd.read_parquet(folder / "rollouts.parquet", columns=list(STEP_ROWS))
+    rows = pd.read_parquet(folder / "rollouts.parquet", columns=list(COLUMNS))
     parts = []
     for step in steps:
         part = rows[(rows["step"] == step) & rows["kept"].astype(bool)]
@@ -120,29 +120,19 @@ def pushes(preset: Preset, folder: Path, *, steps: Sequence[int]) -> pd.DataFram
 
 def _of_step(preset: Preset, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the pushes of one step, by the objective itself, update by update."""
-    lengths = torch.tensor(rows["n_tokens"].to_numpy(np.int64))
-    mask = (torch.arange(int(lengths.max())) < lengths.unsqueeze(-1)).to(torch.float64)
-    right = rows["correct"].to_numpy(bool)
-    status = np.where(rows["truncated"].to_numpy(bool), Status.TRUNCATED, Status.COMPLETED)
-    group = torch.from_numpy(pd.factorize(rows["group_id"])[0].astype(np.int64))
-    signal = learning_signal(
-        torch.from_numpy(np.where(right, 1.0, -1.0)),
-        preset.objective,
-        group=group,
-        mask=mask,
-        status=torch.from_numpy(status.astype(np.int64)),
-    )
+    found = signal_of(preset, rows)
+    signal, right = found.signal, rows["correct"].to_numpy(bool)
     push = torch.zeros(len(rows), dtype=torch.float64)
     size = preset.train.responses_per_update or len(rows)
     for at in torch.split(torch.arange(len(rows)), size):
-        scales = row_scales(signal.mask[at], preset.objective.aggregation, group=group[at])
+        scales = row_scales(signal.mask[at], preset.objective.aggregation, group=found.group_N[at])
         weight = signal.mask[at].sum(dim=-1) * scales
         push[at] = signal.advantages[at].squeeze(-1) * weight
     values = (push / push.abs().sum()).numpy()
     names = np.full(len(rows), "no push", dtype=object)
     for name, (is_right, sign) in PARTS.items():
         names[(right == is_right) & (np.sign(values) == sign)] = name
-    return pd.DataFrame({"tokens": lengths.numpy(), "part": names, "push": values})
+    return pd.DataFrame({"tokens": rows["n_tokens"].to_numpy(), "part": names, "push": values})
 
 
 def _long(table: pd.DataFrame) -> pd.DataFrame:
