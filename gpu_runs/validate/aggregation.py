@@ -5,7 +5,7 @@ on a pilot whose seed is not used here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -61,7 +61,8 @@ SHARES = {
 
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
-    return QUICK if context.quick else FULL
+    size = QUICK if context.quick else FULL
+    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
 
 
 def arms(context: Context) -> dict[str, Preset]:

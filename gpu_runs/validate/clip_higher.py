@@ -4,7 +4,7 @@ Entropy falls because the policy learns, so it is compared at equal steps and at
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -50,7 +50,8 @@ UPPER, ENTROPY, EQUAL = "clipped above", "entropy", "entropy at equal accuracy"
 
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
-    return QUICK if context.quick else FULL
+    size = QUICK if context.quick else FULL
+    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
 
 
 def arms(context: Context) -> dict[str, Preset]:

@@ -44,6 +44,7 @@ class Context:
     n_jobs : processes; on a CPU one torch thread each.
     folder : of pages and tables.
     cache : of training runs, by fingerprint.
+    n_runs : runs of each arm where a study's own number is not wanted.
     """
 
     preset: Preset
@@ -54,6 +55,7 @@ class Context:
     folder: Path
     cache: Path
     say: Callable[[str], None] = lambda line: None
+    n_runs: int | None = None
 
     def seeds(self, n: int, *, purpose: int = 0) -> list[int]:
         """Return ``n`` run seeds of this block; purposes and quick and full share none."""

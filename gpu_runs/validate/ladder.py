@@ -5,7 +5,7 @@ so no share of the total is credited to one part: both ends and their difference
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -64,7 +64,8 @@ TOGETHER, SUM = "all five together", "sum of the five alone"
 
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
-    return QUICK if context.quick else FULL
+    size = QUICK if context.quick else FULL
+    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
 
 
 def without(part: str) -> str:
@@ -354,7 +355,8 @@ STUDY = Study(
     figures=figures,
     how_to_read=(
         "*Equal updates*: the same number of rollouts and optimizer steps. *Equal tokens*: "
-        "accuracy where a run has generated as much as the thriftiest arm of its seed. All claims but that "
-        "on interactions are corrected by Holm's rule; no share of the total belongs to one part."
+        "accuracy where a run has generated as much as the thriftiest arm of its seed. All claims "
+        "but that on interactions are corrected by Holm's rule; no share of the total belongs to "
+        "one part."
     ),
 )

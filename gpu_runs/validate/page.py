@@ -58,6 +58,7 @@ def _provenance(parts: Sequence[Part]) -> dict[str, str]:
     runs = {
         f"{about['preset']}{' --quick' if about['quick'] else ''}"
         + (f" --block {about['block']}" if about["block"] else "")
+        + (f" --runs {about['runs']}" if about.get("runs") else "")
         for _, about, *_ in parts
     }
     return {

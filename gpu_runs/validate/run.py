@@ -101,6 +101,7 @@ def _options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: all cores)")
     parser.add_argument("--block", type=int, default=0, metavar="N", help="block of fresh seeds")
+    parser.add_argument("--runs", type=int, metavar="N", help="runs of each arm (training studies)")
     parser.add_argument("--cache", metavar="DIR", default="runs/validate-cache", help="of runs")
     parser.add_argument("--draw", action="store_true", help="draw stored tables, measure nothing")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -131,8 +132,8 @@ def _context(options: argparse.Namespace, settings: Sequence[str]) -> Context:
     preset = load(options.preset, parse_overrides(settings))
     default = f"runs/validate-{preset.name}{'-quick' if options.quick else ''}"
     jobs = options.jobs if options.jobs is not None else (os.cpu_count() or 1)
-    if jobs < 1 or options.block < 0:
-        raise ConfigError("--jobs must be at least 1 and --block at least 0")
+    if jobs < 1 or options.block < 0 or (options.runs is not None and options.runs < 1):
+        raise ConfigError("--jobs and --runs must be at least 1 and --block at least 0")
     return Context(
         preset=preset,
         quick=bool(options.quick),
@@ -141,6 +142,7 @@ def _context(options: argparse.Namespace, settings: Sequence[str]) -> Context:
         n_jobs=jobs,
         folder=Path(options.output or default),
         cache=Path(options.cache),
+        n_runs=options.runs,
         say=lambda line: print(f"gpu_runs: {line}", file=sys.stderr, flush=True),  # noqa: T201
     )
 
@@ -175,6 +177,7 @@ def run_study(study: Study, context: Context) -> list[dict[str, Any]]:
         "fingerprint": fingerprint(context),
         "quick": context.quick,
         "block": context.seed,
+        "runs": context.n_runs,
         "predictions_sha256": before["sha256"],
         "n": {claim["id"]: claim["n"] for claim in body["claims"]},
         "tables": sorted(texts),
@@ -187,7 +190,7 @@ def run_study(study: Study, context: Context) -> list[dict[str, Any]]:
 
 def fingerprint(context: Context) -> str:
     """Return what tells two validations apart: preset, size and block of seeds."""
-    words = (context.preset.fingerprint(), context.quick, context.seed)
+    words = (context.preset.fingerprint(), context.quick, context.seed, context.n_runs)
     return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 

@@ -5,7 +5,7 @@ at the shaped reward.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ DRIFT = "mean advantage of trained answers"
 
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
-    return QUICK if context.quick else FULL
+    size = QUICK if context.quick else FULL
+    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
 
 
 def arms(context: Context) -> dict[str, Preset]:
