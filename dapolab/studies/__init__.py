@@ -1,6 +1,6 @@
 """The generated pages: each a study that measures into tables and is drawn from them alone."""
 
-from dapolab.studies.bandits import CLIP, DYNAMIC_SAMPLING, LENGTH_BIAS, OVERLONG
+from dapolab.studies.bandit_pages import CLIP, DYNAMIC_SAMPLING, LENGTH_BIAS, OVERLONG
 from dapolab.studies.collectors import COLLECTORS
 from dapolab.studies.index import index_document
 from dapolab.studies.study import Stored, Study, Tables, read, save

@@ -1,4 +1,4 @@
-"""Pages on what a loss does to a toy policy: length bias, clipping, overlong answers."""
+"""How a page on toy policies is measured and drawn: a part is an environment of a bandit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +10,8 @@ from dapolab.report import Document, FigureSpec, Section
 from dapolab.report.bandit_report import bandit_document, effects_document
 from dapolab.report.document import Block
 from dapolab.stats import Estimate
+from dapolab.studies.lead import estimate_of, filled
+from dapolab.studies.progress import equal_progress
 from dapolab.studies.study import Study, Tables, Tick
 
 if TYPE_CHECKING:
@@ -52,7 +54,10 @@ class Part:
 def bandit_study(
     name: str, *, title: str, question: str, lead: str, parts: Sequence[Part], n_seeds: int
 ) -> Study:
-    """Return the study that trains each part's modes over ``n_seeds`` seeds (quick: a tenth)."""
+    """Return the study that trains each part's modes over ``n_seeds`` seeds (quick: a tenth).
+
+    ``lead`` takes its numbers from the tables (``dapolab.studies.lead``).
+    """
 
     def measure(seed: int, quick: bool, tick: Tick) -> Tables:
         seeds = range(max(n_seeds // 10, 20) if quick else n_seeds)
@@ -68,7 +73,7 @@ def bandit_study(
             sections += _sections(part, tables)
         return Document(
             title=title,
-            lead=lead,
+            lead=filled(lead, tables),
             sections=tuple(sections),
             notes=(
                 "a bandit tells direction and size of a push on a tiny policy: no wall-clock, no "
@@ -156,10 +161,7 @@ def estimates_from(table: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
     """Return row -> metric -> Estimate of a stored table."""
     found: dict[str, dict[str, Estimate]] = {}
     for cell in table.to_dict("records"):
-        ends = [None if pd.isna(cell[end]) else float(cell[end]) for end in ("low", "high")]
-        unit = "" if pd.isna(cell["unit"]) else str(cell["unit"])
-        estimate = Estimate(float(cell["mean"]), ends[0], ends[1], int(cell["n"]), unit)
-        found.setdefault(str(cell["row"]), {})[str(cell["metric"])] = estimate
+        found.setdefault(str(cell["row"]), {})[str(cell["metric"])] = estimate_of(cell)
     return found
 
 
@@ -177,13 +179,16 @@ def _sections(part: Part, tables: Tables) -> list[Section]:
             how_to_read=(),
         )
     else:
+        curves = tables[f"{part.name}.curves"]
         page = bandit_document(
             title="-",
             lead="-",
-            curves=tables[f"{part.name}.curves"],
+            curves=curves,
             estimates=estimates_from(tables[f"{part.name}.estimates"]),
             how_to_read=(),
         )
+        if compared := equal_progress(curves):
+            page = replace(page, sections=(*page.sections, compared))
     reads = "\n".join(f"- {text}" for text in tables[f"{part.name}.reads"]["text"])
     below = [replace(section, level=3, blocks=_renamed(section, part)) for section in page.sections]
     return [Section(part.title, (part.asks, reads)), *(s for s in below if s.blocks)]
@@ -194,114 +199,3 @@ def _renamed(section: Section, part: Part) -> tuple[Block, ...]:
         replace(block, name=f"{part.name}-{block.name}") if isinstance(block, FigureSpec) else block
         for block in section.blocks
     )
-
-
-LENGTH_BIAS = bandit_study(
-    "length_bias",
-    title="Length bias of loss aggregation",
-    question="which way does a loss push the length of right and of wrong answers?",
-    lead="Averaging each answer over its own length pushes wrong answers longer and right ones "
-    "shorter **where the policy can tell them apart while it writes**; token mean keeps a small "
-    "part of that, sums keep none. Where correctness and length share nothing, no aggregation "
-    "moves the expected length.",
-    parts=(
-        Part(
-            "length_classes",
-            "Right and wrong, short and long",
-            "Four answers, {right, wrong} × {10, 100} tokens: the smallest policy in which length "
-            "and correctness are separate choices (Liu et al. 2025, Dr. GRPO, section 3).",
-        ),
-        Part(
-            "eos_hazard",
-            "Every token may be the last",
-            "A policy that decides at every token whether to stop, with its own parameter for "
-            "right and wrong answers.",
-        ),
-        Part(
-            "shared_length",
-            "One length parameter for both",
-            "Correctness is independent of length and the policy cannot tell: the sentence "
-            "“GRPO makes answers longer” has no object here.",
-        ),
-        Part(
-            "three_paths",
-            "Three entrances, crossed",
-            "Reward shaping, division by the group's std, and aggregation are blamed for the "
-            "same thing. A 2 × 2 × 2 design on paired seeds separates them.",
-        ),
-    ),
-    n_seeds=400,
-)
-CLIP = bandit_study(
-    "clip",
-    title="What clipping does to a policy",
-    question="does clip-higher raise entropy, and what does a clip silence?",
-    lead="A clip acts only after the first update of a rollout. It stops a rare right answer's own "
-    "gradient but not the wrong answers' push on it, and whether clip-higher raises or lowers "
-    "entropy depends on **what is likely and what is right**, not on the clip alone.",
-    parts=(
-        Part(
-            "rare_token",
-            "A right answer of probability 0.01",
-            "How far one rollout of 32 updates can raise it (DAPO section 3.1 argues from such a "
-            "token).",
-        ),
-        Part(
-            "many_arms",
-            "Thirty answers, the likely one right",
-            "One answer has most of the probability, and it is right.",
-            settings={"case": "likely_right"},
-        ),
-        Part(
-            "many_arms",
-            "Thirty answers, the likely one wrong",
-            "The same policy, but the likely answer is wrong.",
-            settings={"case": "likely_wrong"},
-        ),
-        Part(
-            "many_arms",
-            "Thirty answers, right ones at random",
-            "Right and wrong drawn by lot.",
-            settings={"case": "random"},
-        ),
-        Part(
-            "mismatch",
-            "A sampler that is not quite the policy",
-            "Truncated importance weights (TIS), a band (IcePop) and bypass, with the exact bias "
-            "and spread of the first gradient.",
-        ),
-    ),
-    n_seeds=400,
-)
-OVERLONG = bandit_study(
-    "overlong",
-    title="Overlong answers: punish, mask, or leave",
-    question="what do overlong shaping and masking teach, besides being short?",
-    lead="A soft penalty shortens right and wrong answers alike; masking cut answers takes their "
-    "signal away and leaves the baseline to decide; a filter on shaped rewards keeps groups that "
-    "differ in nothing but length.",
-    parts=(
-        Part(
-            "overlong",
-            "Lengths against a cap",
-            "Six ways to treat answers near or beyond the cap (DAPO section 3.4).",
-        ),
-    ),
-    n_seeds=400,
-)
-DYNAMIC_SAMPLING = bandit_study(
-    "dynamic_sampling",
-    title="What dynamic sampling trains on",
-    question="which prompts does the filter move the training to?",
-    lead="Dropping all-right and all-wrong groups enlarges the step and takes it from the prompts "
-    "that are neither solved nor hopeless; dividing by the std weighs hard and easy prompts up by "
-    "1.4 at most at eight answers a group.",
-    parts=(
-        Part(
-            "difficulty_ladder",
-            "Prompts from hard to easy",
-            "Std normalisation and dynamic sampling, crossed, on prompts of known pass rates.",
-        ),
-    ),
-    n_seeds=400,
-)

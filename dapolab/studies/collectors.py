@@ -23,12 +23,15 @@ SCENARIO = Path("sims/scenarios/gemma4-12b-gpqa.toml")
 _COST = "per_trained_group/seconds"
 _RATIO = "ratio/seconds"
 _LENGTH = "bias/length_ratio_policy"
+_STALE = "staleness/mean_versions"
+_FILL = "rollout/effective_fill_ratio"
+_FULL = 0.99
 _SHOWN = {
     _RATIO: "seconds × exact refill",
     "ratio/completion_tokens": "tokens × exact refill",
     _LENGTH: "trained length × mixed",
-    "staleness/mean_versions": "versions old",
-    "rollout/effective_fill_ratio": "batch filled",
+    _STALE: "versions old",
+    _FILL: "batch filled",
     "run/p_fails": "runs that fail",
 }
 _DRAWN = {
@@ -150,21 +153,30 @@ def _lead(
     best: list[str],
     workload: Mapping[str, Any],
 ) -> str:
-    words = ", ".join(f"`{name}`" for name in best[:4])
-    words += f" and {len(best) - 4} more" if len(best) > 4 else ""
-    ratios = [e[_RATIO] for name, e in estimates.items() if name in best and _RATIO in e]
-    gain = ""
-    if ratios:
-        low, high = (min(r.mean for r in ratios), max(r.mean for r in ratios))
-        span = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-        gain = f" They cost {span} of exact refill in seconds a trained group."
-    verb = "is" if len(best) == 1 else "cannot be told apart as"
+    def cost(name: str) -> float:
+        return estimates[name][_RATIO].mean if _RATIO in estimates[name] else 1.0
+
+    def words(names: list[str]) -> str:
+        shown = ", ".join(f"`{name}` ({cost(name):.2f})" for name in names[:3])
+        return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    fresh = [n for n, e in estimates.items() if _stale(e) == 0 and _fill(e) >= _FULL]
+    tied = " (they cannot be told apart)" if len(best) > 1 else ""
     return (
-        f"Fourteen ways to collect a training batch, and the frameworks' own settings of them, on "
-        f"the same prompts and answers. On {workload['name']} {words} {verb} the cheapest.{gain} "
-        "What a policy saves in waiting it often takes from the long answers: read the bias "
-        "beside the cost."
+        "Fourteen ways to collect a training batch, and the frameworks' own settings of them, on "
+        f"the same prompts and answers. On {workload['name']} the cheapest in seconds a trained "
+        f"group, as a ratio to exact refill: {words(best)}{tied}. Among those that fill the batch "
+        f"and train no stale token: {words(sorted(fresh, key=cost)[:3])}. What a policy saves in "
+        "waiting it often takes from the long answers: read the bias beside the cost."
     )
+
+
+def _stale(found: Mapping[str, Estimate]) -> float:
+    return found[_STALE].mean if _STALE in found else 0.0
+
+
+def _fill(found: Mapping[str, Estimate]) -> float:
+    return found[_FILL].mean if _FILL in found else 0.0
 
 
 def _figures(

@@ -1,5 +1,6 @@
 """The page that leads to the others: what lies in the folder, each with its first sentences."""
 
+import re
 from html import unescape
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pandas as pd
 
 from dapolab.report import Document, Section, Table
 
+_LETTERS = 300
 _OWN = {"index.md", "LOG.md"}
 
 
@@ -25,7 +27,7 @@ def index_document(folder: Path) -> Document:
 
 
 def _head(path: Path) -> tuple[str, str]:
-    """Return a page's title and its lead as plain text."""
+    """Return a page's title and the first sentences of its lead as plain text."""
     title, lead = "", ""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# ") and not title:
@@ -34,4 +36,14 @@ def _head(path: Path) -> tuple[str, str]:
             lead = line
             break
     plain = lead.replace("**", "").replace("`", "").replace("\\", "")
-    return unescape(title.replace("\\", "")), unescape(plain)
+    return unescape(title.replace("\\", "")), _first_sentences(unescape(plain))
+
+
+def _first_sentences(text: str) -> str:
+    """Return whole sentences, one at least, of about as many letters as a row of the index holds."""
+    first, *others = re.split(r"(?<=[.:]) (?=[A-Z])", text)
+    for sentence in others:
+        if len(first) + len(sentence) > _LETTERS:
+            break
+        first += f" {sentence}"
+    return first
