@@ -34,6 +34,7 @@ examples:
   dapolab fit rollouts/ --cap 8192 --chars-per-token 3.6 \\
       -o mine.toml
   dapolab fit table.csv --columns n_tokens=len,correct=ok
+  dapolab fit rollouts/ --drift -o drift.toml
 """
 
 
@@ -72,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group-size", type=count, metavar="G", help="samples behind a stored pass rate"
     )
     parser.add_argument("--steps", metavar="FIRST:LAST", help="training steps to fit")
+    parser.add_argument(
+        "--drift",
+        action="store_true",
+        help="how pass rates and lengths move with the training step, in place of one law",
+    )
     parser.add_argument(
         "--candidates",
         metavar="RIGHT,WRONG",
@@ -114,6 +120,11 @@ def run(options: argparse.Namespace) -> None:
             progress=shown,
         ),
     )
+    if options.drift:
+        from dapolab.cli.fit_drift import run_drift
+
+        run_drift(records, target, options, steps=window)
+        return
     fitted = fit_workload(
         records.table,
         selection=records.selection,

@@ -101,6 +101,8 @@ def _why_nothing(scenario: Scenario) -> str | None:
     drift = getattr(scenario.workload, "drift", None)
     if drift is not None and (drift.logit_per_step or drift.log_tokens_per_step):
         return "the workload drifts, the closed forms are for one state of it"
+    if scenario.rollout.selection.kind != "uniform":
+        return "prompts are selected, the closed forms draw them as they come"
     return None
 
 

@@ -7,6 +7,14 @@ from dapolab.workload.fit.aggregates import (
     from_step_figures,
     law_toml,
 )
+from dapolab.workload.fit.drift import (
+    LengthDrift,
+    PassRateDrift,
+    drift_of,
+    fit_length_drift,
+    fit_pass_rate_drift,
+)
+from dapolab.workload.fit.drift_rows import fit_drift
 from dapolab.workload.fit.joint import fit_workload
 from dapolab.workload.fit.plan import Degenerate
 from dapolab.workload.fit.result import (
@@ -25,9 +33,15 @@ __all__ = [
     "Estimate",
     "FittedWorkload",
     "Goodness",
+    "LengthDrift",
+    "PassRateDrift",
     "StepFigures",
     "draws_text",
+    "drift_of",
     "expected_figures",
+    "fit_drift",
+    "fit_length_drift",
+    "fit_pass_rate_drift",
     "fit_tables",
     "fit_workload",
     "from_length_histogram",
