@@ -40,7 +40,7 @@ def _head(path: Path) -> tuple[str, str]:
 
 
 def _first_sentences(text: str) -> str:
-    """Return whole sentences, one at least, of about as many letters as a row of the index holds."""
+    """Return whole sentences, one at least, of about as many letters as a row holds."""
     first, *others = re.split(r"(?<=[.:]) (?=[A-Z])", text)
     for sentence in others:
         if len(first) + len(sentence) > _LETTERS:
