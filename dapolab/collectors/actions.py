@@ -43,9 +43,12 @@ StopReason = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
-    """One returned group, as the policy sees it."""
+    """One returned group, as the policy sees it; nobody changes it.
+
+    Not frozen, because one is made for every candidate and frozen ones take five times as long.
+    """
 
     index: int
     """Submission order within the step, from 0."""

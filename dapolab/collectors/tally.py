@@ -5,7 +5,8 @@ Here also stands the one rule by which all policies call a group degenerate.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from dapolab.collectors.actions import (
     Abort,
@@ -61,11 +62,11 @@ class Tally:
     n_carried: int = 0
     candidate_tokens: int = 0
     train_tokens: int = 0
+    n_target: int = field(init=False)
+    """B, the groups that the step wants."""
 
-    @property
-    def n_target(self) -> int:
-        """B, the groups that the step wants."""
-        return self.rollout.groups_per_step
+    def __post_init__(self) -> None:
+        self.n_target = self.rollout.groups_per_step
 
     @property
     def n_missing(self) -> int:
@@ -85,7 +86,7 @@ class Tally:
     @property
     def is_full(self) -> bool:
         """Whether B groups are kept."""
-        return self.n_missing <= 0
+        return self.n_kept >= self.n_target
 
     @property
     def most_candidates(self) -> int:
@@ -170,7 +171,7 @@ class Tally:
 
     def judge_wave(self, wave: Iterable[Finished]) -> list[Action]:
         """Judge a wave in submission order, so that the first B in that order are the kept ones."""
-        return [self.judge(group) for group in sorted(wave, key=lambda group: group.index)]
+        return [self.judge(group) for group in sorted(wave, key=attrgetter("index"))]
 
     def spent(self, *, held_tokens: int = 0) -> Limit | None:
         """Name the token budget that the groups have used up, if any.

@@ -199,6 +199,8 @@ class Collecting:
 
     def _send(self) -> None:
         """Submit what was asked for at this instant; a stop in the same instant withdraws it."""
+        if not self._asked:
+            return
         asked, self._asked = self._asked, []
         first_part, sent = len(self.result.parts), False
         barrier = self._collector.barrier

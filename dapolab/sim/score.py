@@ -4,6 +4,7 @@ Correct +1, wrong −1 (DAPO Eq. 7), plus the soft overlong penalty (Eq. 13) whe
 """
 
 from collections import OrderedDict
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -109,13 +110,9 @@ class ScoredStream:
             scored = self._block(block, trained_steps if self._drifts else 0)
             low = max(start - block * BLOCK, 0)
             high = min(start + n - block * BLOCK, BLOCK)
+            indices = range(first_index + len(notes), first_index + len(notes) + high - low)
             columns = (column[low:high] for column in scored)
-            notes += [
-                Finished(first_index + i, size, n_correct, spread, n_tokens)
-                for i, (n_correct, spread, n_tokens) in enumerate(
-                    zip(*columns, strict=True), start=len(notes)
-                )
-            ]
+            notes += map(Finished, indices, repeat(size), *columns)
         return groups, notes
 
     def _block(self, block: int, trained_steps: int) -> _ScoredBlock:
