@@ -21,7 +21,7 @@ from gpu_runs.validate.waves_predict import closed_form
 Floats = npt.NDArray[np.float64]
 
 N_RUNS = 6
-N_STEPS = 40
+N_STEPS = 30
 TRAILING = 5
 """Steps of the trailing mean."""
 LINE = 10

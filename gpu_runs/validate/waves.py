@@ -46,7 +46,7 @@ def plan_of(context: Context) -> Plan:
     """Return the sizes."""
     if context.quick:
         return Plan(24, 6, 2, n_sim=20, n_sim_error=5, n_bootstrap=4)
-    return Plan(32, 8, 4, n_sim=100, n_sim_error=20, n_bootstrap=12)
+    return Plan(32, 8, 3, n_sim=100, n_sim_error=20, n_bootstrap=12)
 
 
 def presets_of(context: Context) -> dict[str, Preset]:
