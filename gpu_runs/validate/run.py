@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 
@@ -85,15 +85,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see python -m gpu_runs validate --help)")
+
+
 def _options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m gpu_runs validate",
         usage="python -m gpu_runs validate PRESET [options] [--KEY VALUE …]",
         description="predictions first, then the measurement, then the comparison",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        exit_on_error=False,
     )
     parser.add_argument("preset", metavar="PRESET", help="a name or a TOML file")
     parser.add_argument("--quick", action="store_true", help="few seeds: shows that all works")
@@ -106,10 +110,7 @@ def _options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--draw", action="store_true", help="draw stored tables, measure nothing")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("-o", "--output", metavar="DIR", help="folder of page and tables")
-    try:
-        options, rest = parser.parse_known_args(list(argv))
-    except argparse.ArgumentError as error:
-        raise ConfigError(f"{error} (see python -m gpu_runs validate --help)") from None
+    options, rest = parser.parse_known_args(list(argv))
     return options, rest
 
 
