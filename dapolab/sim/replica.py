@@ -284,6 +284,10 @@ class Engine:
         """Contiguous parts of equal size; who gets one more rotates from call to call."""
         replicas = self._hardware.replicas
         part, extra = divmod(n, replicas)
+        if part == 0:  # streaming: a handful of array operations cost more than the decoding
+            chosen = sorted((self._offset + i) % replicas for i in range(n))
+            self._offset = (self._offset + extra) % replicas
+            return np.array(chosen, dtype=np.int64)
         index = np.arange(replicas, dtype=np.int64)
         one_more = (index - self._offset) % replicas < extra
         self._offset = (self._offset + extra) % replicas
@@ -396,9 +400,7 @@ class Engine:
         self._last_event_s = max(self._last_event_s, self.now_s)
         if n_done == 0:
             return None
-        groups = np.sort(state.group[:n_done, decode.DONE])
-        state.setting[decode.N_DONE] = 0
-        return FinishedGroups(self.now_s, groups)
+        return FinishedGroups(self.now_s, self._done(n_done))
 
     def drain(self) -> FinishedGroups:
         """Run all that is in flight to its end in one call.
@@ -407,12 +409,18 @@ class Engine:
         ``facts().group_end_s``; ``at_s`` is the last event.
         """
         state = self._state
-        n_done = decode.run(state, np.inf, False)
-        groups = np.sort(state.group[:n_done, decode.DONE])
-        state.setting[decode.N_DONE] = 0
+        groups = self._done(decode.run(state, np.inf, False))
         order = np.argsort(state.group_s[groups, decode.GROUP_END_S], kind="stable")
         self._last_event_s = max(self._last_event_s, self.now_s)
         return FinishedGroups(self.now_s, groups[order])
+
+    def _done(self, n_done: int) -> NDArray[np.int64]:
+        """Take the groups that the kernel noted as finished, by submission."""
+        groups = self._state.group[:n_done, decode.DONE].copy()
+        if n_done > 1:
+            groups.sort()
+        self._state.setting[decode.N_DONE] = 0
+        return groups
 
     def group_end_s(self, groups: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Return the end of each group (all of them, in order, without ``groups``); NaN if none."""
@@ -445,22 +453,22 @@ class Engine:
         """Return copies of everything known about responses, groups and replicas."""
         s = self._state
         n = int(s.setting[decode.N_RESPONSES])
-        rows = s.response[:n].astype(np.int64)
+        rows = s.response[:n]
         generated = np.empty(n, dtype=np.int64)
         decode.observe(s, decode.ZERO, generated)
         times = np.where(s.response_s[:n] < 0, np.nan, s.response_s[:n])
         first = times[:, decode.FIRST_S]
         replica, seconds = s.replica[:-1], s.replica_s[:-1]
         return Facts(
-            group=rows[:, decode.GROUP],
-            replica=rows[:, decode.REPLICA],
+            group=rows[:, decode.GROUP].astype(np.int64),
+            replica=rows[:, decode.REPLICA].astype(np.int64),
             submit_s=s.group_s[rows[:, decode.GROUP], decode.SUBMIT_S],
             admit_s=times[:, decode.ADMIT_S],
             first_token_s=np.where(first > self.now_s, np.nan, first),
             end_s=times[:, decode.END_S],
             generated_tokens=generated,
-            n_preemptions=rows[:, decode.PREEMPTIONS],
-            status=rows[:, decode.STATUS],
+            n_preemptions=rows[:, decode.PREEMPTIONS].astype(np.int64),
+            status=rows[:, decode.STATUS].astype(np.int64),
             group_end_s=self.group_end_s(),
             iterations=replica[:, decode.ITERATIONS].copy(),
             busy_s=seconds[:, decode.BUSY_S].copy(),

@@ -133,18 +133,18 @@ class Submission:
         self, runs: list[tuple[int, int]], *, first_index: int
     ) -> tuple[Groups, list[Finished]]:
         """Return the groups of these places of the stream, and what a policy hears of them."""
+        draw, version = self._stream.draw, self._result.trained_steps
+        if len(runs) == 1:
+            return draw(*runs[0], first_index=first_index, trained_steps=version)
         parts: list[Groups] = []
         notes: list[Finished] = []
-        for start, n in runs:
-            groups, finished = self._stream.draw(
-                start,
-                n,
-                first_index=first_index + len(notes),
-                trained_steps=self._result.trained_steps,
+        for run in runs:
+            groups, finished = draw(
+                *run, first_index=first_index + len(notes), trained_steps=version
             )
             parts.append(groups)
             notes += finished
-        return parts[0] if len(parts) == 1 else joined(parts), notes
+        return joined(parts), notes
 
     def _again(self, n: int, *, at_s: float) -> int:
         """Sample waiting prompts afresh: their last G draws, which no first attempt uses."""
@@ -273,6 +273,8 @@ class Submission:
             ends_s = self._engine.group_end_s(engine_groups).tolist()
             parts = [part for part, end in zip(parts, ends_s, strict=True) if end == end]
         self.ready.clear()
+        if not limits:
+            return sorted([part.group for part in parts])
         for part in parts:
             limit_G = limits.get(part.group)
             if limit_G is not None:
