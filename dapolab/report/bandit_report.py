@@ -40,6 +40,7 @@ _PANELS_A_ROW = 4
 _MODE_WIDTH = 24
 _LONGEST = 60
 """Letters of a mode's name in a legend; every shipped one is shorter."""
+_HANDLE_EM = 2.6
 _EQUAL = 1e-9
 _STYLES = ("-", "--", "-.", ":")
 HEADS = {
@@ -280,7 +281,10 @@ def _figure(
             _panel(axes, curves[curves["metric"] == metric], modes)
             axes.set_title(head(metric))
         handles, labels = axes_row[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=n_legend)
+        # long enough that a dash is told from a dot
+        figure.legend(
+            handles, labels, loc="outside upper left", ncols=n_legend, handlelength=_HANDLE_EM
+        )
     ends = []
     for mode in modes:
         rows = curves[(curves["mode"] == mode) & (curves["metric"] == metrics[0])]
@@ -296,8 +300,8 @@ def _figure(
 def _legend_columns(modes: Sequence[str]) -> int:
     """Return how many names of modes fit side by side, whole."""
     widest = min(_LONGEST, max(map(len, modes)))
-    # a letter of 9 points is at most 0.6 em wide on average; the line and its gaps take 35 points
-    return max(1, min(3, len(modes), int(72 * WIDTH_IN / (0.6 * 9 * widest + 35))))
+    # a letter of 9 points is at most 0.6 em wide on average; gaps take 25 points beside the line
+    return max(1, min(3, len(modes), int(8 * WIDTH_IN / (0.6 * widest + _HANDLE_EM + 25 / 9))))
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ def _head(path: Path) -> tuple[str, str]:
 
 def _first_sentences(text: str) -> str:
     """Return whole sentences, one at least, of about as many letters as a row holds."""
-    first, *others = re.split(r"(?<=[.:]) (?=[A-Z])", text)
+    first, *others = re.split(r"(?<=[.]) (?=[A-Z])", text)
     for sentence in others:
         if len(first) + len(sentence) > _LETTERS:
             break
