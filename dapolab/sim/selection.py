@@ -68,7 +68,7 @@ class Greso:
         run_P = self._run_N[groups.prompt_id_P]
         base_P = np.where(run_P > 0, self.p_easy, self.p_hard)
         p_P = np.maximum(base_P ** np.abs(run_P), self._selection.p_sampled_min)
-        block, place_P = divmod(int(groups.position_P[0]), BLOCK)[0], groups.position_P % BLOCK
+        block, place_P = int(groups.position_P[0]) // BLOCK, groups.position_P % BLOCK
         return np.asarray(self._draws.uniform(block, 1)[0, place_P] < p_P)
 
     def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
@@ -87,12 +87,13 @@ class Greso:
                 run = 0
             self._run_N[prompt] = run
         if int(groups.epoch_P.max()) > 0:
-            target, easy = self._selection.target_degenerate_share, self._selection
-            target_easy = target * easy.easy_share_of_target
-            self.p_easy = self._moved(self.p_easy, n_easy / len(finished) >= target_easy)
-            self.p_hard = self._moved(self.p_hard, n_hard / len(finished) >= target - target_easy)
+            # A third of a quarter is no dyadic number: 1 of 6 groups reaches a target of 1/6.
+            target = self._selection.target_degenerate_share * len(finished) - 1e-9
+            easy = self._selection.easy_share_of_target
+            self.p_easy = self._moved(self.p_easy, down=n_easy >= target * easy)
+            self.p_hard = self._moved(self.p_hard, down=n_hard >= target * (1 - easy))
 
-    def _moved(self, p: float, down: bool) -> float:
+    def _moved(self, p: float, *, down: bool) -> float:
         step = self._selection.step
         p_min, p_max = self._selection.p_min, self._selection.p_max
         return max(p - step, p_min) if down else min(p + step, p_max)
