@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dapolab.report import formats
 from dapolab.report.document import FigureSpec
-from dapolab.report.style import MARKERS, POLICY_COLOURS, SPARE_COLOURS, drawing, label, new_figure
+from dapolab.report.style import (
+    MARKERS,
+    POLICY_COLOURS,
+    SPARE_COLOURS,
+    WIDTH_IN,
+    drawing,
+    label,
+    new_figure,
+)
 
 _COLOURS = (
     "#0072b2",
@@ -56,8 +65,10 @@ def line_panels(
         legend_in = 0.22 * -(-len(names) // n_legend) if names != [""] else 0.0
         figure = new_figure(height_in=2.9 + legend_in)
         row = figure.subplots(1, len(shown), squeeze=False)[0]
+        # a bold letter of 9.5 points is about 0.7 em wide; an axis takes 40 points
+        letters = int((72 * WIDTH_IN / len(shown) - 40) / (0.7 * 9.5))
         for axes, (head, lines) in zip(row, shown.items(), strict=True):
-            axes.set_title(head)
+            axes.set_title(fill(head, letters))
             for line in lines:
                 _draw(axes, line, names.index(line.label))
             _ticks(axes, sorted({x for line in lines for x in line.x}), log=log_x)

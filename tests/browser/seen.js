@@ -61,7 +61,9 @@ globalThis.seen = (() => {
   const wideRowHeads = () => [...document.querySelectorAll("tbody")].flatMap(body => {
     const head = body.querySelector("th");
     if (!head || getComputedStyle(head).position !== "sticky") return [];
-    const room = body.closest(".scroll").clientWidth;
+    const frame = body.closest(".scroll");
+    const room = frame.clientWidth;
+    if (frame.scrollWidth <= room) return [];
     const taken = head.getBoundingClientRect().width;
     return taken > 0.6 * room ? [`${head.innerText}: ${taken} of ${room} px`] : [];
   });

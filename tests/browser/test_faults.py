@@ -84,10 +84,11 @@ def test_a_figure_that_cannot_be_seen_whole_is_noticed(show: Show, body: str, fa
 
 
 def test_a_row_head_that_covers_the_row_is_noticed(show: Show) -> None:
-    row = '<tr><th style="position: sticky; left: 0; min-width: {}px">name<td>1'
+    row = '<tr><th style="position: sticky; left: 0; min-width: {}px">name<td>{}'
     table = f'<div class=scroll style="overflow-x: auto"><table>{row}</table></div>'
-    assert show(table.format(100)).faults("wideRowHeads") == []
-    assert "name: 3" in show(table.format(300)).faults("wideRowHeads")[0]
+    assert show(table.format(100, "x" * 99)).faults("wideRowHeads") == []
+    assert show(table.format(300, "x")).faults("wideRowHeads") == []  # nothing scrolls
+    assert "name: 3" in show(table.format(300, "x" * 99)).faults("wideRowHeads")[0]
 
 
 def test_pale_text_of_a_figure_is_noticed(show: Show) -> None:
