@@ -77,6 +77,7 @@ class Job:
         world = build_world(self.preset, choose_device(self.device))
         world.model.load_state_dict(load_model(self.weights, device=world.device).state_dict())
         world.generator.refresh()
+        world.examiner.refresh()
         return world
 
 
