@@ -41,6 +41,14 @@ STEP_METRICS: tuple[Metric, ...] = (
     ),
     Metric("rollout/skipped_prompts", "prompts", "prompts that selection passed over"),
     Metric("rollout/carried_tokens", "tokens", "tokens so far of the groups carried on"),
+    Metric("rollout/failed_groups", "groups", "groups lost to a failure of the system"),
+    Metric(
+        "rollout/failed_samplings", "responses", "responses that failed, resampled ones included"
+    ),
+    Metric("rollout/failed_tokens", "tokens", "tokens of failed groups and of failed samplings"),
+    Metric(
+        "rollout/timed_out_responses", "responses", "calls of tools and scores that came too late"
+    ),
     Metric("rollout/all_right_share", "share", "finished groups with every answer right"),
     Metric("rollout/all_wrong_share", "share", "finished groups with every answer wrong"),
     Metric("rollout/mixed_share", "share", "finished groups with right and wrong answers"),
@@ -55,7 +63,9 @@ STEP_METRICS: tuple[Metric, ...] = (
     # time of the step and its parts
     Metric("time/step_seconds", "s", "one training step, rollout to weight sync"),
     Metric("time/rollout_seconds", "s", "overhead + prefill + decode + tail"),
-    Metric("time/overhead_seconds", "s", "call overhead and polling"),
+    Metric("time/overhead_seconds", "s", "call overhead, polling, scores after the last token"),
+    Metric("time/reward_wait_seconds", "s", "nothing decodes and a score is waited for"),
+    Metric("time/tool_wait_seconds", "s", "nothing decodes and a call of a tool is waited for"),
     Metric("time/prefill_seconds", "s", "share of engine time spent on prefill tokens"),
     Metric("time/decode_seconds", "s", "engine time at peak-equivalent concurrency"),
     Metric("time/tail_seconds", "s", "wave seconds × idle slot share: waiting for the longest"),
@@ -202,12 +212,15 @@ GROUP_COLUMNS: dict[str, str] = {
     "wave": "barrier round within the step, from 0; missing without a barrier",
     "position": "place in the prompt stream, the same under every policy",
     "prompt_id": "prompt, stable over epochs",
-    "status": "trained | degenerate | surplus | aborted | stale",
+    "status": "trained | degenerate | surplus | aborted | stale | failed",
     "n_correct": "right answers of the group",
     "pass_rate": "true pass rate of the prompt at that step",
     "n_tokens_mean": "mean full length of its responses, tokens",
     "n_tokens_max": "longest of its responses, tokens",
     "generated_tokens": "tokens really generated (less than full where aborted)",
+    "n_truncated": "responses cut by the cap, or by the time limit of a tool",
+    "n_failed": "samplings that the system failed; missing where none can fail",
+    "n_timed_out": "calls of tools and scores that came too late; missing likewise",
     "submit_s": "seconds from the start of the run",
     "end_s": "end of its last response, or of the abort",
     "begun_step": "step that first sampled it; missing where a step leaves nothing to the next",
@@ -217,4 +230,5 @@ GROUP_COLUMNS: dict[str, str] = {
     "staleness_mean": "mean age in versions over its tokens when trained",
 }
 # "stale": finished, then dropped as older than the policy allows
-STATUSES = ("trained", "degenerate", "surplus", "aborted", "stale")
+# "failed": a response was lost to the system, and its group with it
+STATUSES = ("trained", "degenerate", "surplus", "aborted", "stale", "failed")

@@ -111,6 +111,7 @@ from dapolab.scenario.selection import (
     SolvedOutSelection,
     UniformSelection,
 )
+from dapolab.scenario.service import Failures, RewardService, ToolCalls
 from dapolab.scenario.workload import (
     BetaPassRate,
     ConstantLengths,
@@ -164,6 +165,7 @@ __all__ = [
     "EmpiricalLengths",
     "ExactRefill",
     "ExponentialLengths",
+    "Failures",
     "FilterNoRefill",
     "FirstPrinciplesLaw",
     "FixedPassRate",
@@ -223,6 +225,7 @@ __all__ = [
     "Replace",
     "ReplayWorkload",
     "Replenish",
+    "RewardService",
     "RlooAdvantage",
     "Rollout",
     "Rounds",
@@ -244,6 +247,7 @@ __all__ = [
     "TokenMean",
     "TokenMeanMicro",
     "TokenSum",
+    "ToolCalls",
     "UniformSelection",
     "VerlV1",
     "VespoClip",

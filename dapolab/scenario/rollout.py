@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from dapolab.scenario.config import Config, Count, NonNegative, Positive
 from dapolab.scenario.selection import Selection, UniformSelection
+from dapolab.scenario.service import Failures, RewardService, ToolCalls
 
 # A group whose filter metric spreads (max − min) by no more than this has no signal. Sums of equal
 # non-dyadic floats give a std of 1e-17 to 3e-8; the smallest spread meant by anyone is 1e-5.
@@ -32,6 +33,9 @@ class Rollout(Config):
     singletons: Literal["keep", "drop"] = Field(
         "keep", description="a group of one has no spread; verl keeps it"
     )
+    reward: RewardService | None = None
+    failures: Failures | None = None
+    tools: ToolCalls | None = None
     selection: Selection = UniformSelection()
     order: Literal["submission", "longest_first"] = Field(
         "submission",

@@ -13,21 +13,22 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dapolab.metrics import GROUP_COLUMNS, STATUSES, STEP_METRICS
-from dapolab.sim.collection import CARRIED, TRAINED, Collection
+from dapolab.sim.collection import CARRIED, FAILED, TRAINED, Collection
 from dapolab.sim.learner import NO_LEARNING, PARTS, LearnerTime
 from dapolab.sim.occupancy import PERCENTS, occupancy
 from dapolab.sim.replica import Facts
 from dapolab.sim.score import Scores
 from dapolab.sim.step_facts import Ages, StepFacts, mean_age, step_facts
-from dapolab.sim.step_metrics import Memory, StepBatch, step_columns
+from dapolab.sim.step_metrics import Beside, Memory, StepBatch, step_columns
 from dapolab.sim.stretches import Stretches, wave_columns
 from dapolab.workload.model import Groups
 
 Number = TypeVar("Number", bound=np.generic)
 Columns = dict[str, NDArray[np.generic]]
 
-STATUS_NAMES = np.array(["in flight", *STATUSES, "carried"])
+STATUS_NAMES = np.array(["in flight", *STATUSES[:-1], "carried", STATUSES[-1]])
 assert STATUS_NAMES[CARRIED] == "carried"
+assert STATUS_NAMES[FAILED] == "failed"
 _BATCH_RESPONSES = 1 << 14
 _STEP_KEYS = ("step", "start_s", "ended_by")
 _WAVE_NUMBERS = ("step", "wave", "n_groups", "n_responses")
@@ -35,6 +36,8 @@ _WAVE_TIMES = ("start_s", "end_s", "wave_s", "idle_slot_share", *(f"t{p}_s" for 
 WAVE_COLUMNS = _WAVE_NUMBERS + _WAVE_TIMES
 _GROUP_COLUMNS = tuple(name for name in GROUP_COLUMNS if name not in ("policy", "replication"))
 _RESPONSE_NUMBERS = ("step", "wave", "group", "member", "replica", "generated_tokens", "status")
+ABORTED_OUTCOME, FINISHED_OUTCOME, TRUNCATED_OUTCOME, FAILED_OUTCOME, TOOL_OUTCOME = range(5)
+OUTCOMES = np.array(["aborted", "finished", "truncated", "failed", "tool"], dtype=object)
 _RESPONSE_TIMES = ("submit_s", "admit_s", "first_token_s", "end_s")
 
 
@@ -167,6 +170,7 @@ def _batch(records: list[StepRecord], facts: list[StepFacts], *, size: int) -> S
         counted_PG=_counted(facts, groups, size=size),
         fate_PG=_fates(facts, records),
         repeated_S=np.array(copies, dtype=np.float64) if any(copies) else None,
+        beside=_beside(records, facts) if records[0].collection.service else None,
     )
 
 
@@ -178,6 +182,29 @@ def _memory(records: list[StepRecord], facts: list[StepFacts]) -> Memory:
         old_tokens_S=np.array([a.old_tokens for a in ages], dtype=np.float64),
         oldest_S=np.array([a.oldest for a in ages], dtype=np.float64),
         group_versions_S=np.array([a.group_versions for a in ages], dtype=np.float64),
+    )
+
+
+def _beside(records: list[StepRecord], facts: list[StepFacts]) -> Beside:
+    n_groups = sum(len(r.groups) for r in records)
+    failures_P, timeouts_P = (np.zeros(n_groups, dtype=np.int64) for _ in range(2))
+    score_wait_s, call_wait_s, first = [], [], 0
+    for record in records:
+        service = record.collection.service
+        assert service is not None, "every step of a run has a service, or none"
+        for index, n in service.n_failures.items():
+            failures_P[first + index] = n
+        for index, n in service.n_timeouts.items():
+            timeouts_P[first + index] = n
+        score_wait_s.append(service.score_wait_s)
+        call_wait_s.append(service.call_wait_s)
+        first += len(record.groups)
+    lost = [
+        np.zeros(len(r.groups), np.int64) if f.lost_P is None else f.lost_P
+        for r, f in zip(records, facts, strict=True)
+    ]
+    return Beside(
+        _joined(lost), failures_P, timeouts_P, np.array(score_wait_s), np.array(call_wait_s)
     )
 
 
@@ -236,9 +263,14 @@ def _group_columns(batch: StepBatch, records: list[StepRecord], facts: list[Step
         "n_tokens_mean": batch.full_tokens / batch.n_members,
         "n_tokens_max": batch.longest,
         "generated_tokens": batch.generated,
+        "n_truncated": batch.of_members(batch.truncated_PG).sum(axis=1),
         "submit_s": _of_group(facts, np.fmin, "submit_PW"),
         "end_s": _of_group(facts, np.fmax, "end_PW"),
     }
+    if batch.beside is not None:
+        columns["generated_tokens"] = batch.generated + batch.beside.lost_tokens_P
+        columns["n_failed"] = batch.beside.n_failures_P
+        columns["n_timed_out"] = batch.beside.n_timeouts_P
     if batch.memory is None:
         return columns
     _begun_earlier(columns, records, batch)
@@ -292,7 +324,27 @@ def _response_columns(record: StepRecord, facts: StepFacts) -> Columns:
         "end_s": active.end_s,
         "generated_tokens": active.generated_tokens,
         "status": status,
+        "outcome": OUTCOMES[_outcomes(record, facts)],
     }
+
+
+def _outcomes(record: StepRecord, facts: StepFacts) -> NDArray[np.int64]:
+    """Return how each stay in the engine ended: by the task, a limit, the system, or with a call.
+
+    Aborted are those that did not come to their end.
+    """
+    active, groups, service = facts.activity, record.groups, record.collection.service
+    is_whole_PG = facts.generated_PW == groups.n_tokens_PG
+    ended_PG = np.where(groups.truncated_PG, TRUNCATED_OUTCOME, FINISHED_OUTCOME)
+    outcome_PG = np.where(is_whole_PG, ended_PG, ABORTED_OUTCOME)
+    if service is not None:
+        for index, member in service.failed_members:
+            outcome_PG[index, member] = FAILED_OUTCOME
+    outcome = outcome_PG[active.group, active.member]
+    if active.is_lost is not None and active.is_last is not None:
+        outcome = np.where(active.is_last, outcome, TOOL_OUTCOME)
+        outcome[active.is_lost] = FAILED_OUTCOME
+    return np.asarray(outcome, dtype=np.int64)
 
 
 def _wave_of_rows(collection: Collection, facts: StepFacts) -> NDArray[np.int64]:
@@ -322,7 +374,7 @@ def _groups_table(parts: list[Columns]) -> pd.DataFrame:
 
 
 def _responses_table(parts: list[Columns]) -> pd.DataFrame:
-    return _named_states(_columns(parts, _RESPONSE_NUMBERS + _RESPONSE_TIMES))
+    return _named_states(_columns(parts, (*_RESPONSE_NUMBERS, "outcome", *_RESPONSE_TIMES)))
 
 
 def _named_states(columns: Columns) -> pd.DataFrame:

@@ -33,6 +33,7 @@ from dapolab.sim.collection import (
     ABORTED,
     CARRIED,
     DEGENERATE,
+    FAILED,
     IN_FLIGHT,
     STALE,
     SURPLUS,
@@ -44,6 +45,7 @@ from dapolab.sim.cursor import PromptCursor, SelectingCursor
 from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
+from dapolab.sim.service import Service
 from dapolab.sim.submission import Submission
 
 Process = Generator[simpy.Event, None, None]
@@ -69,6 +71,7 @@ class Collecting:
         backlog: Backlog,
         step: int,
         longest_first: LongestFirst | None = None,
+        service: Service | None = None,
     ) -> None:
         self._env = env
         self._engine = engine
@@ -95,7 +98,9 @@ class Collecting:
             with_metrics=collector.wants_metrics,
             keep_rows=collector.memory or collector.samples_apart,
             longest_first=longest_first,
+            service=service,
         )
+        self._is_plain_engine = service is None
 
     @property
     def _open(self) -> bool:
@@ -111,7 +116,7 @@ class Collecting:
             if self._too_late:
                 yield from self._wait(self._deadline_s)
                 self._reach("seconds")
-            elif self._engine.n_groups_in_flight == 0 and not self._submission.ready:
+            elif self._submission.n_in_flight == 0 and not self._submission.ready:
                 self._reach("data")
                 self._send()
             elif self._collector.barrier:
@@ -125,14 +130,18 @@ class Collecting:
     def _wave(self) -> Process:
         """Wait for everything submitted since the last barrier, then let the policy judge it."""
         wave = self.result.waves[-1]
-        if math.isinf(self._deadline_s):
+        if math.isinf(self._deadline_s) and self._is_plain_engine:
             self._engine.drain()
-        while self._engine.n_groups_in_flight and self._engine.advance(self._deadline_s):
-            pass
-        all_returned = self._engine.n_groups_in_flight == 0
-        wave.end_s = max(self._engine.now_s, wave.decode_start_s)
-        wave.seen_s = min(self._polled(wave.end_s, since_s=wave.start_s), self._deadline_s)
+        while self._open and self._submission.is_waiting:
+            if self._submission.advance(self._deadline_s) is None:
+                break
+        all_returned = self._submission.n_in_flight == 0
+        returned_s = max(self._engine.now_s, wave.decode_start_s)
+        wave.end_s = max(self._submission.decode_end_s(wave), wave.decode_start_s)
+        wave.seen_s = min(self._polled(returned_s, since_s=wave.start_s), self._deadline_s)
         yield from self._wait(wave.seen_s)
+        if not self._open:
+            return
         returned = self._submission.returned(wave, all_returned=all_returned)
         actions = self._collector.on_wave_end([self.result.finished[i] for i in returned])
         self._carry_out(actions if all_returned else [a for a in actions if _settles(a)])
@@ -144,7 +153,7 @@ class Collecting:
         """Wait for the next finished group (or poll, or deadline) and let the policy judge."""
         found = self._submission.take_ready()
         if not found:
-            done = self._engine.advance(self._deadline_s)
+            done = self._submission.advance(self._deadline_s)
             if done is None:
                 yield from self._wait(self._deadline_s)
                 self._reach("seconds")
@@ -152,7 +161,7 @@ class Collecting:
             found = self._submission.indices(done.groups)
             seen_s = min(self._polled(done.at_s, since_s=self.result.start_s), self._deadline_s)
             if seen_s > done.at_s:
-                while more := self._engine.advance(seen_s):
+                while more := self._submission.advance(seen_s):
                     found += self._submission.indices(more.groups)
             yield from self._wait(seen_s)
         for index in sorted(found):
@@ -176,6 +185,10 @@ class Collecting:
             match action:
                 case Submit() | Continue():
                     self._asked.append(action)
+                case Keep(index=index) | Drop(index=index) | Carry(index=index) if self._has_failed(
+                    index
+                ):
+                    result.status[index] = FAILED  # whatever the policy makes of it
                 case Keep(index=index, members=members):
                     result.kept.append(index)
                     result.status[index] = TRAINED
@@ -190,8 +203,7 @@ class Collecting:
                     result.repeated.append(index)
                 case Abort(later=later):
                     self._later = later
-                    keep_kv = later == "resume_with_kv"
-                    self._engine.abort(at_s=self._engine.now_s, keep_kv=keep_kv)
+                    self._submission.abort(keep_kv=later == "resume_with_kv")
                 case Stop():
                     result.stop = action
                 case Fail(message=message):
@@ -228,14 +240,16 @@ class Collecting:
     def _close(self) -> None:
         """Whatever still runs is aborted at the next iteration boundary."""
         if self._engine.n_groups_in_flight:
-            self._engine.abort(at_s=self._engine.now_s, keep_kv=self._later == "resume_with_kv")
+            self._submission.abort(keep_kv=self._later == "resume_with_kv")
             self._engine.drain()
             for wave in self.result.waves[-1:]:  # cut by the deadline: it lasts to the boundary
                 wave.end_s = wave.seen_s = self._engine.now_s
         train = self.result.stop is not None and self.result.stop.train
         unfinished = CARRIED if self._later.startswith("resume") else ABORTED
         for index, status in enumerate(self.result.status):
-            if status == IN_FLIGHT:
+            if status == IN_FLIGHT and self._has_failed(index):
+                self.result.status[index] = FAILED
+            elif status == IN_FLIGHT:
                 self.result.status[index] = unfinished
                 self.result.lost.append(index)
             elif status == TRAINED and not train:
@@ -265,8 +279,14 @@ class Collecting:
         n_polls = math.ceil((end_s - since_s) / poll_s - 1e-9)
         return max(end_s, since_s + n_polls * poll_s)
 
+    def _has_failed(self, index: int) -> bool:
+        service = self.result.service
+        return service is not None and index in service.failed
+
     def _leftover(self, index: int) -> int:
         """Status of a group that finished together with the one that ended the step."""
+        if self._has_failed(index):
+            return FAILED
         group = self.result.finished[index]
         return DEGENERATE if is_degenerate(group, keep_singletons=True) else SURPLUS
 

@@ -1,7 +1,7 @@
 """What one step collected: its groups, what became of each, and where the engine ran them."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from dapolab.collectors import Finished, Stop
 from dapolab.sim.backlog import Left
+from dapolab.sim.replica import Stay
 from dapolab.workload.model import Groups
 
-IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED, STALE, CARRIED = range(7)
+IN_FLIGHT, TRAINED, DEGENERATE, SURPLUS, ABORTED, STALE, CARRIED, FAILED = range(8)
+_OUTCOMES = ("n_tokens_PG", "correct_PG", "truncated_PG")
+_UNRETURNED = (ABORTED, CARRIED, FAILED)
 
 
 class Part(NamedTuple):
@@ -34,6 +37,37 @@ class Wave:
     decode_start_s: float
     end_s: float = math.nan
     seen_s: float = math.nan
+
+
+@dataclass
+class Serviced:
+    """What befell a step's responses beside their tokens; by group of the step.
+
+    ``changed`` are groups whose responses came out otherwise than drawn, as one row each;
+    ``failed`` groups were thrown away; ``stays`` precede the engine's own rows, which ``last``
+    describes (``service_stays.with_stays``); ``n_failures`` and ``n_timeouts`` count by group;
+    ``failed_members`` (group, response) failed for good.
+    """
+
+    changed: dict[int, Groups] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    stays: list[Stay] = field(default_factory=list)
+    last: list[tuple[int, list[tuple[float, int]]]] = field(default_factory=list)
+    n_failures: dict[int, int] = field(default_factory=dict)
+    n_timeouts: dict[int, int] = field(default_factory=dict)
+    failed_members: list[tuple[int, int]] = field(default_factory=list)
+    score_wait_s: float = 0.0
+    call_wait_s: float = 0.0
+
+    def as_ended(self, groups: Groups) -> Groups:
+        """Return the step's groups as their responses came out."""
+        if not self.changed:
+            return groups
+        columns = {name: getattr(groups, name).copy() for name in _OUTCOMES}
+        for index, changed in self.changed.items():
+            for name, column in columns.items():
+                column[index] = getattr(changed, name)[0]
+        return replace(groups, **columns)
 
 
 @dataclass
@@ -73,19 +107,19 @@ class Collection:
     end_s: float = math.nan
     stop: Stop | None = None
     failure: str | None = None
+    service: Serviced | None = None
 
     @property
     def n_returned(self) -> int:
         """Groups that came to an end with all their responses, trained or not."""
-        lost = self.status.count(ABORTED) + self.status.count(CARRIED)
-        return len(self.status) - lost
+        return sum(status not in _UNRETURNED for status in self.status)
 
     def returned(self) -> list[tuple[int, Finished]]:
         """Return the groups counted by ``n_returned`` with what was told of them."""
         return [
             (index, self.finished[index])
             for index, status in enumerate(self.status)
-            if status not in (ABORTED, CARRIED)
+            if status not in _UNRETURNED
         ]
 
     @property

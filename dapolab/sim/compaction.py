@@ -69,6 +69,17 @@ def extend(state: decode.State, groups: Ints, n_tokens_PG: Ints) -> None:
         state.group[g, decode.UNFINISHED] += int(longer.sum())
 
 
+def go_on(state: decode.State, row: int, *, n_context: int, n_tokens: int) -> None:
+    """Let one response that reached its length go on from another context to another length."""
+    if state.response[row, decode.STATUS] != decode.FINISHED or n_context >= n_tokens:
+        raise ValueError("go_on: the response has not ended, or has nothing left to generate")
+    state.response[row, decode.STATUS] = decode.ABORTED
+    state.response[row, decode.GENERATED] = n_context
+    state.response[row, decode.LENGTH] = n_tokens
+    state.response[row, decode.PREEMPTIONS] = 0
+    state.response_s[row] = decode.UNSET
+
+
 def _rows(group: Ints) -> Ints:
     firsts, sizes = group[:, decode.FIRST], group[:, decode.SIZE]
     parts = [np.arange(first, first + size) for first, size in zip(firsts, sizes, strict=True)]

@@ -12,7 +12,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dapolab.metrics import GROUP_COLUMNS, STATUSES, STEP_METRICS
-from dapolab.sim.account import STATUS_NAMES, WAVE_COLUMNS
+from dapolab.sim.account import (
+    ABORTED_OUTCOME,
+    FINISHED_OUTCOME,
+    OUTCOMES,
+    STATUS_NAMES,
+    TRUNCATED_OUTCOME,
+    WAVE_COLUMNS,
+)
 from dapolab.sim.learner import PARTS
 from dapolab.sim.outset import SimRun, gpus_held
 from dapolab.sim.pipe import Place
@@ -235,6 +242,7 @@ class _Books:
             "n_tokens_mean": lengths_PG.mean(axis=1),
             "n_tokens_max": lengths_PG.max(axis=1),
             "generated_tokens": tokens_P.astype(np.int64),
+            "n_truncated": groups.truncated_PG[order].sum(axis=1),
             "submit_s": facts.submit_s.reshape(-1, size)[order].min(axis=1),
             "end_s": facts.end_s.reshape(-1, size)[order].max(axis=1),
             "version_submitted": self.version_P.astype(np.float64),
@@ -244,6 +252,14 @@ class _Books:
         names = [name for name in GROUP_COLUMNS if name not in ("policy", "replication")]
         absent = np.full(len(order), np.nan)
         return pd.DataFrame({name: columns.get(name, absent) for name in names})
+
+    def _outcomes(self) -> NDArray[np.object_]:
+        """Return how each response ended, groups in the order of their submission."""
+        groups = self.groups
+        generated_PG = self.facts.generated_tokens.reshape(groups.n_tokens_PG.shape)
+        ended_PG = np.where(groups.truncated_PG, TRUNCATED_OUTCOME, FINISHED_OUTCOME)
+        whole_PG = generated_PG == groups.n_tokens_PG
+        return OUTCOMES[np.where(whole_PG, ended_PG, ABORTED_OUTCOME)]
 
     def responses_table(self, record_steps: int) -> pd.DataFrame:
         n = int(np.searchsorted(self.step_P, min(record_steps, self.n_steps)))
@@ -263,6 +279,7 @@ class _Books:
                 "replica": rows(facts.replica),
                 "generated_tokens": rows(facts.generated_tokens),
                 "status": np.repeat(STATUS_NAMES[self.status_P[:n]].astype(object), size),
+                "outcome": self._outcomes()[chosen].reshape(-1),
                 "submit_s": rows(facts.submit_s),
                 "admit_s": rows(facts.admit_s),
                 "first_token_s": rows(facts.first_token_s),

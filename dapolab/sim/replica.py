@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dapolab import scenario
 from dapolab.sim import decode
-from dapolab.sim.compaction import compact, extend
+from dapolab.sim.compaction import compact, extend, go_on
 from dapolab.sim.hardware import Law
 
 STATUS_NAMES = ("queued", "queued", "running", "aborted", "finished")
@@ -23,6 +23,21 @@ class FinishedGroups(NamedTuple):
 
     at_s: float
     groups: NDArray[np.int64]
+
+
+class Stay(NamedTuple):
+    """One stay of a response that a later one followed; ``has_failed``: its tokens are lost."""
+
+    engine_group: int
+    member: int
+    replica: int
+    submit_s: float
+    admit_s: float
+    first_token_s: float
+    end_s: float
+    n_tokens: int
+    n_preemptions: int
+    has_failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -351,6 +366,42 @@ class Engine:
         One that had finished at its old length is as if aborted there: ``resume`` lets it go on.
         """
         extend(self._state, self._known(groups), np.asarray(n_tokens_PG, dtype=np.int64))
+
+    @property
+    def kv_capacity_tokens(self) -> int | None:
+        """KV capacity of a replica, None: no limit."""
+        return self._hardware.kv_capacity_tokens
+
+    def tell_next(self, group: int) -> None:
+        """Let ``group`` count as finished with its next response (as with ``enough`` = 1)."""
+        self._state.group[group, decode.UNFINISHED] = 1
+
+    def go_on(self, group: int, member: int, *, n_context: int, n_tokens: int) -> None:
+        """Let one response that ended go on from ``n_context`` tokens to ``n_tokens``.
+
+        ``resume`` queues it again; ``tell_next`` holds for the group. Its times and preemptions are
+        forgotten: they are the new stay's (see ``stay``).
+        """
+        row = int(self._state.group[group, decode.FIRST]) + member
+        go_on(self._state, row, n_context=n_context, n_tokens=n_tokens)
+        self.tell_next(group)
+
+    def stay(self, group: int, member: int) -> Stay:
+        """Return the present stay of a response that ended, its prompt's submission as its own."""
+        row = int(self._state.group[group, decode.FIRST]) + member
+        response, times = self._state.response[row], self._state.response_s[row]
+        first_s = float(times[decode.FIRST_S])
+        return Stay(
+            group,
+            member,
+            int(response[decode.REPLICA]),
+            float(self._state.group_s[group, decode.SUBMIT_S]),
+            admit_s=float(times[decode.ADMIT_S]),
+            first_token_s=first_s if first_s >= 0 else np.nan,
+            end_s=float(times[decode.END_S]),
+            n_tokens=int(response[decode.GENERATED]),
+            n_preemptions=int(response[decode.PREEMPTIONS]),
+        )
 
     def spans(self, groups: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return ends (seconds, NaN while open) and statuses of the groups' responses, flat."""

@@ -22,6 +22,10 @@ from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time
 from dapolab.sim.one_step_off import Overlap
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
 from dapolab.sim.pipeline import run_pipeline
+from dapolab.sim.service import Service
+from dapolab.sim.service_check import check_service, needs_service
+from dapolab.sim.service_draws import Draws
+from dapolab.sim.service_stays import with_stays
 from dapolab.workload.model import Groups, joined
 
 __all__ = ["SimRun", "gpus_held", "simulate"]
@@ -50,6 +54,7 @@ def simulate(
         The scenario cannot be run (a response that never fits, a replay with too few samples).
     """
     if scenario.learner.schedule.kind == "fully_async":
+        check_service(scenario)
         return run_pipeline(
             scenario,
             seed=seed,
@@ -69,11 +74,15 @@ class _Run:
 
     def __init__(self, scenario: Scenario, *, seed: int, replication: int) -> None:
         _check_budget(scenario)
+        check_service(scenario)
         self.scenario = scenario
         self.env = simpy.Environment()
         outset = set_out(scenario, seed=seed, replication=replication)
         self.engine, self.stream, self.cursor = outset.engine, outset.stream, outset.cursor
         self.longest_first = outset.longest_first
+        self.draws = None
+        if needs_service(scenario.rollout):
+            self.draws = Draws(scenario.rollout, seed=outset.seed)
         self.seed = outset.seed
         self.n_learner_gpus = learner_gpus(scenario)
         self.learner = at_gpus(scenario.learner, self.n_learner_gpus)
@@ -132,6 +141,7 @@ class _Run:
             backlog=self.backlog,
             step=step,
             longest_first=self.longest_first,
+            service=Service(self.engine, rollout, draws=self.draws) if self.draws else None,
         )
         before = self.cursor.skipped if isinstance(self.cursor, SelectingCursor) else None
         yield from collecting.run()
@@ -142,6 +152,8 @@ class _Run:
     def _account(self, step: int, collection: Collection, *, learned: bool, age: int) -> None:
         """Enter the step into the books, and move the engine to the start of the next one."""
         facts, groups = self.engine.facts(), self._groups(collection)
+        if collection.service is not None:
+            facts = with_stays(facts, collection.service.stays, last=collection.service.last)
         if isinstance(self.cursor, SelectingCursor):
             self.cursor.hear(groups, collection.returned())
         learner = self._learner_time(step, collection, groups) if learned else None
@@ -159,7 +171,8 @@ class _Run:
         parts = [left.group for left in collection.left]
         parts += [draw(start, n, trained_steps=trained) for start, n in collection.runs]
         parts += collection.again
-        return parts[0] if len(parts) == 1 else joined(parts)
+        groups = parts[0] if len(parts) == 1 else joined(parts)
+        return groups if collection.service is None else collection.service.as_ended(groups)
 
     def _learner_time(self, step: int, collection: Collection, groups: Groups) -> LearnerTime:
         size = self.scenario.rollout.group_size

@@ -5,7 +5,7 @@ been begun earlier, run in two parts, have responses that were cut off alone, or
 at all; then rows are placed by the parts that entered the engine.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from dapolab.sim.collection import (
     ABORTED,
     CARRIED,
     DEGENERATE,
+    FAILED,
     SURPLUS,
     TRAINED,
     Collection,
@@ -42,6 +43,9 @@ class Activity:
     generated_tokens: Int
     status: Int
     n_of_part: Int
+    is_lost: Bool | None = None
+    """Stays that failed; None where responses have one stay each."""
+    is_last: Bool | None = None
 
     def __len__(self) -> int:
         return len(self.group)
@@ -51,7 +55,8 @@ class Activity:
 class StepFacts:
     """Facts of P groups × W responses; times are NaN where nothing happened in this step.
 
-    ``generated_PW`` counts from a response's first submission on, ``new_tokens`` this step alone.
+    ``generated_PW`` counts from a response's first submission on, ``new_tokens`` this step alone;
+    tokens of failed samplings are ``lost_P`` (None: none) and in neither.
     ``counted_PW`` (None: all) are the responses that make up the groups; ``fate_PW`` (None: that of
     the group) what became of each.
     """
@@ -64,6 +69,7 @@ class StepFacts:
     new_tokens: int
     counted_PW: Bool | None
     fate_PW: Int | None
+    lost_P: Int | None = None
 
 
 def step_facts(collection: Collection, groups: Groups, facts: Facts, *, size: int) -> StepFacts:
@@ -86,22 +92,32 @@ def step_facts(collection: Collection, groups: Groups, facts: Facts, *, size: in
         generated_PW[index, :n] = left.tokens_G
     before = int(generated_PW.sum())
 
-    def placed(values: Float) -> Float:
+    def placed(values: Float, *, first: bool = False) -> Float:
         array_PW: Float = np.full(shape, np.nan)
-        array_PW[at] = values
+        # of a response's stays, which come in order, the last one written stands
+        order = slice(None, None, -1) if first else slice(None)
+        array_PW[at[0][order], at[1][order]] = values[order]
         return array_PW
 
-    generated_PW[at] = facts.generated_tokens[rows]
+    lost_P = None
+    if activity.is_lost is None:
+        generated_PW[at] = facts.generated_tokens[rows]
+    else:
+        tokens = activity.generated_tokens
+        np.add.at(generated_PW, at, np.where(activity.is_lost, 0, tokens))
+        lost_P = np.zeros(shape[0], dtype=np.int64)
+        np.add.at(lost_P, activity.group, np.where(activity.is_lost, tokens, 0))
     counted_PW = _counted(collection, shape, size=size)
     return StepFacts(
         activity,
-        submit_PW=placed(activity.submit_s),
-        admit_PW=placed(activity.admit_s),
+        submit_PW=placed(activity.submit_s, first=True),
+        admit_PW=placed(activity.admit_s, first=True),
         end_PW=placed(activity.end_s),
         generated_PW=generated_PW,
         new_tokens=int(generated_PW.sum()) - before,
         counted_PW=counted_PW,
         fate_PW=_fates(collection, shape, counted_PW, activity),
+        lost_P=lost_P,
     )
 
 
@@ -137,7 +153,13 @@ def _plain(collection: Collection, facts: Facts, shape: tuple[int, ...], *, size
 
 def _activity(collection: Collection, facts: Facts) -> tuple[Int, Activity]:
     """Return the engine's rows of this step in order of entry, and what they did."""
-    n_of_group = np.bincount(facts.group)
+    stays = collection.service.stays if collection.service else []
+    n_own = len(facts.group) - len(stays)
+    earlier_stays: dict[int, list[int]] = {}
+    for k, stay in enumerate(stays):
+        earlier_stays.setdefault(stay.engine_group, []).append(n_own + k)
+    member_of_stay = np.array([stay.member for stay in stays], dtype=np.int64)
+    n_of_group = np.bincount(facts.group[:n_own])
     first_of_group = np.cumsum(n_of_group) - n_of_group
     rows, index, member, n_of_part, entered_s = [], [], [], [], []
     before = {i: left.tokens_G for i, left in enumerate(collection.left)}
@@ -145,9 +167,14 @@ def _activity(collection: Collection, facts: Facts) -> tuple[Int, Activity]:
         own = first_of_group[part.engine_group] + np.arange(part.n)
         # a resumed group's responses that ended in an earlier step take no part in this one
         own = own[np.isfinite(facts.end_s[own])]
+        places = own - first_of_group[part.engine_group] + part.first
+        if part.engine_group in earlier_stays:
+            stay_rows = np.array(earlier_stays[part.engine_group])
+            places = np.concatenate([part.first + member_of_stay[stay_rows - n_own], places])
+            own = np.concatenate([stay_rows, own])
         rows.append(own)
         index.append(np.full(len(own), part.group))
-        member.append(own - first_of_group[part.engine_group] + part.first)
+        member.append(places)
         n_of_part.append(len(own))
         entered_s.append(np.full(len(own), part.at_s))
     row, group, place = (_whole(parts) for parts in (rows, index, member))
@@ -167,6 +194,11 @@ def _activity(collection: Collection, facts: Facts) -> tuple[Int, Activity]:
         status=facts.status[row],
         n_of_part=np.array(n_of_part, dtype=np.int64),
     )
+    if collection.service:
+        failed = np.array([stay.has_failed for stay in stays], dtype=np.bool_)
+        is_lost, is_last = np.zeros(len(row), dtype=np.bool_), row < n_own
+        is_lost[~is_last] = failed[row[~is_last] - n_own]
+        activity = replace(activity, is_lost=is_lost, is_last=is_last)
     return row, activity
 
 
@@ -199,7 +231,7 @@ def _fates(
     if counted_PW is not None:
         ended_PW = np.zeros(shape, dtype=np.bool_)
         ended_PW[activity.group, activity.member] = activity.status == FINISHED
-        came_back = (status_P != ABORTED) & (status_P != CARRIED)
+        came_back = (status_P != ABORTED) & (status_P != CARRIED) & (status_P != FAILED)
         beside = ~counted_PW & came_back[:, None]
         fate_PW[beside] = np.where(ended_PW, SURPLUS, ABORTED)[beside]
     for index, members in collection.trained_members.items():

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dapolab.sim.collection import ABORTED, CARRIED, DEGENERATE, STALE, SURPLUS, TRAINED
+from dapolab.sim.collection import (
+    ABORTED,
+    CARRIED,
+    DEGENERATE,
+    FAILED,
+    STALE,
+    SURPLUS,
+    TRAINED,
+)
 from dapolab.sim.occupancy import PERCENTS, Occupancy
 from dapolab.sim.score import Scores
 
@@ -29,6 +37,17 @@ class Memory:
     old_tokens_S: Float
     oldest_S: Float
     group_versions_S: Float
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """What befell responses beside their tokens: by group, and seconds of waiting by step."""
+
+    lost_tokens_P: Int
+    n_failures_P: Int
+    n_timeouts_P: Int
+    score_wait_s_S: Float
+    call_wait_s_S: Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +81,9 @@ class StepBatch:
     """What became of each response; None: what became of its group."""
     repeated_S: Float | None = None
     """Copies of groups that are trained; None: the policy copies none."""
+
+    beside: "Beside | None" = None
+    """What befell responses beside their tokens; None: nothing can."""
 
     @property
     def size(self) -> int:
@@ -214,6 +236,10 @@ def _groups(batch: StepBatch, *, n_wanted: int, estimates_q: bool) -> dict[str, 
     if batch.memory is not None:
         columns["rollout/carried_groups"] = batch.per_step(status_P == CARRIED)
         columns["staleness/dropped_groups"] = batch.per_step(status_P == STALE)
+    if batch.beside is not None:
+        columns["rollout/failed_groups"] = batch.per_step(status_P == FAILED)
+        columns["rollout/failed_samplings"] = batch.per_step(batch.beside.n_failures_P)
+        columns["rollout/timed_out_responses"] = batch.per_step(batch.beside.n_timeouts_P)
     if batch.repeated_S is not None:
         columns["train/repeated_groups"] = batch.repeated_S
     if estimates_q:
@@ -229,6 +255,9 @@ def _tokens(batch: StepBatch) -> dict[str, Float]:
     total = batch.per_step(batch.generated)
     if memory is not None:
         total = memory.new_tokens_S.astype(np.float64)
+    beside = batch.beside
+    if beside is not None:
+        total = total + batch.per_step(beside.lost_tokens_P)
     columns = {
         "rollout/completion_tokens": total,
         "rollout/train_completion_tokens": trained,
@@ -237,6 +266,9 @@ def _tokens(batch: StepBatch) -> dict[str, Float]:
         "rollout/surplus_tokens": batch.per_step(batch.tokens_of(SURPLUS)),
         "rollout/aborted_tokens": batch.per_step(batch.tokens_of(ABORTED)),
     }
+    if beside is not None:
+        failed = batch.per_step(batch.tokens_of(FAILED))
+        columns["rollout/failed_tokens"] = failed + batch.per_step(beside.lost_tokens_P)
     if memory is not None:
         columns |= _ages(batch, memory, trained=trained)
         columns["rollout/carried_tokens"] = batch.per_step(batch.tokens_of(CARRIED))
@@ -256,7 +288,7 @@ def _ages(batch: StepBatch, memory: Memory, *, trained: Float) -> dict[str, Floa
 
 def _finished(batch: StepBatch, scores: Scores) -> dict[str, Float]:
     """Lengths, outcomes and rewards of the groups that returned."""
-    done_P, right_P = (batch.status_P != ABORTED) & batch.ended, batch.n_right
+    done_P, right_P = batch.ended & ~np.isin(batch.status_P, (ABORTED, FAILED)), batch.n_right
     n_groups = batch.per_step(done_P)
     n_responses = batch.per_step(batch.n_members, done_P)
     longest = np.maximum.reduceat(np.where(done_P, batch.longest, 0), batch.first_group_S)
@@ -324,6 +356,9 @@ def _seconds(
         "time/step_seconds": step_s,
         "time/gpu_seconds": step_s * n_gpus,
     }
+    if batch.beside is not None:
+        columns["time/reward_wait_seconds"] = batch.beside.score_wait_s_S
+        columns["time/tool_wait_seconds"] = batch.beside.call_wait_s_S
     for name, seconds in batch.learner_S.items():
         columns[f"time/{name}_seconds"] = seconds
     return columns

@@ -1,6 +1,8 @@
 """How groups of a step enter the engine and leave it: new, resumed, continued or sampled afresh."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -8,11 +10,13 @@ from numpy.typing import NDArray
 
 from dapolab.collectors import Continue, Finished, Submit
 from dapolab.sim.backlog import Backlog, Left, notice
-from dapolab.sim.collection import CARRIED, IN_FLIGHT, Collection, Part, Wave
+from dapolab.sim.collection import CARRIED, IN_FLIGHT, Collection, Part, Serviced, Wave
 from dapolab.sim.cursor import PromptCursor, SelectingCursor
 from dapolab.sim.dispatch_order import LongestFirst
-from dapolab.sim.replica import Engine
+from dapolab.sim.replica import Engine, FinishedGroups
 from dapolab.sim.score import ScoredStream
+from dapolab.sim.service import Service
+from dapolab.sim.service_state import End
 from dapolab.workload.model import Groups, joined
 
 Ints = NDArray[np.int64]
@@ -36,6 +40,7 @@ class Submission:
         with_metrics: bool,
         keep_rows: bool,
         longest_first: LongestFirst | None = None,
+        service: Service | None = None,
     ) -> None:
         self._result = result
         self._engine = engine
@@ -44,7 +49,8 @@ class Submission:
         self._size = group_size
         self._backlog = backlog
         self._with_metrics = with_metrics
-        self._keep_rows = keep_rows
+        self._service = service
+        self._keep_rows = keep_rows or service is not None
         self._longest_first = longest_first
         self._rows: dict[int, tuple[Groups, int]] = {}
         self._enough: dict[int, int] = {}
@@ -52,6 +58,9 @@ class Submission:
         self._next_cut = self._n_held
         self.ready: list[int] = []
         self._take_over()
+        if service is not None:
+            result.service = Serviced()
+            result.is_plain = False
 
     def _take_over(self) -> None:
         result, version = self._result, self._result.trained_steps
@@ -162,7 +171,7 @@ class Submission:
         first = len(self._result.status)
         finished = [self._note(groups, i, first + i, self._size) for i in range(len(groups))]
         lengths_PG = groups.n_tokens_PG[:, : self._size]
-        self._enter(groups, lengths_PG, finished, at_s=at_s, enough=None)
+        self._enter(groups, lengths_PG, finished, at_s=at_s, enough=None, visit=1)
         return len(positions)
 
     def _enter(
@@ -173,6 +182,7 @@ class Submission:
         *,
         at_s: float,
         enough: int | None,
+        visit: int = 0,
     ) -> None:
         result, n, samples = self._result, len(groups), lengths_PG.shape[1]
         first = len(result.status)
@@ -181,19 +191,31 @@ class Submission:
         indices = range(first, first + n)
         entering: Sequence[int] = indices
         prompt_P, prompt_tokens_P = groups.prompt_id_P, groups.prompt_tokens_P
+        position_P = groups.position_P
         if self._longest_first is not None:
             order_P = self._longest_first.order(groups, lengths_PG)
             prompt_P, prompt_tokens_P = prompt_P[order_P], prompt_tokens_P[order_P]
-            lengths_PG = lengths_PG[order_P]
+            lengths_PG, position_P = lengths_PG[order_P], position_P[order_P]
             entering = (first + order_P).tolist()
             result.is_plain = False
-        engine_group = self._engine.submit(
-            at_s=at_s,
-            group_P=prompt_P,
-            prompt_tokens_P=prompt_tokens_P,
-            n_tokens_PG=lengths_PG,
-            enough=enough,
-        )
+        if self._service is None:
+            engine_group = self._engine.submit(
+                at_s=at_s,
+                group_P=prompt_P,
+                prompt_tokens_P=prompt_tokens_P,
+                n_tokens_PG=lengths_PG,
+                enough=enough,
+            )
+        else:
+            engine_group = self._service.submit(
+                at_s=at_s,
+                group_P=prompt_P,
+                position_P=position_P,
+                prompt_tokens_P=prompt_tokens_P,
+                n_tokens_PG=lengths_PG,
+                enough=enough,
+                visit=visit,
+            )
         self._index_of += entering
         engine_groups = range(engine_group, engine_group + n)
         result.parts += map(Part, engine_groups, entering, repeat(0), repeat(samples), repeat(at_s))
@@ -210,12 +232,25 @@ class Submission:
         groups, row = self._rows[index]
         first = result.finished[index].n_samples
         last = first + action.samples
-        engine_group = self._engine.submit(
-            at_s=at_s,
-            group_P=groups.prompt_id_P[row : row + 1],
-            prompt_tokens_P=groups.prompt_tokens_P[row : row + 1],
-            n_tokens_PG=groups.n_tokens_PG[row : row + 1, first:last],
-        )
+        lengths_PG = groups.n_tokens_PG[row : row + 1, first:last]
+        prompt_P = groups.prompt_id_P[row : row + 1]
+        prompt_tokens_P = groups.prompt_tokens_P[row : row + 1]
+        if self._service is None:
+            engine_group = self._engine.submit(
+                at_s=at_s,
+                group_P=prompt_P,
+                prompt_tokens_P=prompt_tokens_P,
+                n_tokens_PG=lengths_PG,
+            )
+        else:
+            engine_group = self._service.submit(
+                at_s=at_s,
+                group_P=prompt_P,
+                position_P=groups.position_P[row : row + 1],
+                prompt_tokens_P=prompt_tokens_P,
+                n_tokens_PG=lengths_PG,
+                first=first,
+            )
         self._index_of.append(index)
         result.parts.append(Part(engine_group, index, first, action.samples, at_s))
         result.members[index] = tuple(range(last))
@@ -234,6 +269,68 @@ class Submission:
 
     # ------------------------------------------------------------------ out of the engine
 
+    @property
+    def n_in_flight(self) -> int:
+        """Groups of the step that have not returned."""
+        return self._service.n_live if self._service else self._engine.n_groups_in_flight
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a group has not returned, or a response that was cut off still runs."""
+        return self.n_in_flight > 0 or self._engine.n_groups_in_flight > 0
+
+    def advance(self, until_s: float) -> FinishedGroups | None:
+        """Move to the next instant at which groups return; as ``Engine.advance``."""
+        if self._service is None:
+            return self._engine.advance(until_s)
+        done = self._service.advance(until_s)
+        for engine_group in done.groups.tolist() if done else ():
+            self._hear(self._service, engine_group)
+        self._result.failure = self._service.failure
+        return done
+
+    def abort(self, *, keep_kv: bool) -> None:
+        """Cut off all that is in flight at the next iteration boundary."""
+        if self._service is not None:
+            self._service.abort(at_s=self._engine.now_s)
+        else:
+            self._engine.abort(at_s=self._engine.now_s, keep_kv=keep_kv)
+
+    def decode_end_s(self, wave: Wave) -> float:
+        """Return the last end of the wave's responses in the engine, be they scored or not."""
+        if self._service is None:
+            return self._engine.now_s
+        parts = self._result.parts[wave.first : wave.last]
+        ends_s, _ = self._engine.spans([part.engine_group for part in parts])
+        return float(np.max(ends_s, initial=wave.decode_start_s, where=np.isfinite(ends_s)))
+
+    def _hear(self, service: Service, engine_group: int) -> None:
+        """Note how a group came out: failed, or with responses that are not as they were drawn."""
+        index, books = self._index_of[engine_group], self._result.service
+        assert books is not None, "there is a service"
+        groups, row = self._rows[index]
+        changed = service.ends(engine_group)
+        if changed:
+            groups, row = _changed(groups.slice(row, row + 1), changed), 0
+            books.changed[index] = groups
+            self._rows[index] = groups, row
+        told = self._result.finished[index]
+        if service.has_failed(engine_group):
+            books.failed.add(index)
+            books.failed_members.append((index, service.failed_place(engine_group)))
+            nan = math.nan
+            n, n_tokens = told.n_samples, self._tokens_now(service, engine_group)
+            metrics = (nan,) * n if self._with_metrics else ()
+            self._result.finished[index] = Finished(index, n, 0, nan, n_tokens, metrics)
+        elif changed:
+            self._result.finished[index] = self._note(groups, row, index, told.n_samples)
+
+    def _tokens_now(self, service: Service, engine_group: int) -> int:
+        """Return the tokens that a group has generated so far, those of failed samplings lost."""
+        _, generated, _ = self._engine.progress(engine_group)
+        added = service.added_tokens(engine_group)
+        return int((generated[: len(added)] - added).sum())
+
     def take_ready(self) -> list[int]:
         """Return the groups that were complete when they were resumed, once."""
         ready, self.ready = self.ready, []
@@ -250,10 +347,15 @@ class Submission:
 
     def _choose(self, engine_group: int, index: int) -> None:
         """Make a group of the responses that ended first; cut the others off at this instant."""
-        ends_s, _ = self._engine.spans([engine_group])
-        order = np.argsort(ends_s, kind="stable")  # NaN, still running, comes last
-        members = np.sort(order[: self._enough[index]])
-        self._engine.abort(at_s=self._engine.now_s, groups=[engine_group])
+        if self._service is not None:
+            if self._service.has_failed(engine_group):
+                return
+            members = np.array(self._service.members(engine_group), dtype=np.int64)
+        else:
+            ends_s, _ = self._engine.spans([engine_group])
+            order = np.argsort(ends_s, kind="stable")  # NaN, still running, comes last
+            members = np.sort(order[: self._enough[index]])
+            self._engine.abort(at_s=self._engine.now_s, groups=[engine_group])
         groups, row = self._rows[index]
         self._result.members[index] = tuple(members.tolist())
         self._result.finished[index] = self._stream.scores.note(
@@ -269,9 +371,7 @@ class Submission:
         limits, left = self._result.limits, self._rows
         found = []
         if not all_returned:
-            engine_groups = np.array([part.engine_group for part in parts], dtype=np.int64)
-            ends_s = self._engine.group_end_s(engine_groups).tolist()
-            parts = [part for part, end in zip(parts, ends_s, strict=True) if end == end]
+            parts = self._complete(parts)
         self.ready.clear()
         if not limits:
             return sorted([part.group for part in parts])
@@ -284,12 +384,21 @@ class Submission:
             found.append(part.group)
         return sorted(found)
 
+    def _complete(self, parts: list[Part]) -> list[Part]:
+        if self._service is not None:
+            return [part for part in parts if self._service.has_returned(part.engine_group)]
+        engine_groups = np.array([part.engine_group for part in parts], dtype=np.int64)
+        ends_s = self._engine.group_end_s(engine_groups).tolist()
+        return [part for part, end in zip(parts, ends_s, strict=True) if end == end]
+
     # ------------------------------------------------------------------ to the next step
 
     def leave(self, *, restart: bool, step: int) -> None:
         """Hand over what the next step starts from."""
         result, backlog = self._result, self._backlog
         backlog.n_steps += 1
+        if self._service is not None:
+            self._close_books(self._service)
         if not result.has_memory:
             return
         if restart:
@@ -312,10 +421,31 @@ class Submission:
         engine_of |= {i: i - self._n_held for i in range(self._n_held, len(result.left))}
         result.keep = [engine_of[index] for index, _ in cut]
 
+    def _close_books(self, service: Service) -> None:
+        books = self._result.service
+        assert books is not None, "there is a service"
+        books.stays = service.stays
+        books.score_wait_s, books.call_wait_s = service.score_wait_s, service.call_wait_s
+        for engine_group, index in enumerate(self._index_of):
+            books.last.append((engine_group, service.stays_from(engine_group)))
+            for counts, heard in (
+                (books.n_failures, service.failed),
+                (books.n_timeouts, service.timed_out),
+            ):
+                if n := heard.get(engine_group, 0):
+                    counts[index] = counts.get(index, 0) + n
+
     def _generated(self) -> dict[int, Ints]:
         """Return the tokens that each response of the groups in the engine has so far."""
         facts = self._engine.facts()
         n_groups = len(self._index_of)
+        if self._service is not None:
+            added = [self._service.added_tokens(g) for g in range(n_groups)]
+            ends = np.cumsum([len(a) for a in added], dtype=np.int64)
+            return {
+                self._index_of[g]: facts.generated_tokens[end - len(a) : end] - a
+                for g, (a, end) in enumerate(zip(added, ends.tolist(), strict=True))
+            }
         tokens = facts.generated_tokens.reshape(n_groups, -1) if n_groups else np.empty((0, 0))
         return {index: tokens[g] for g, index in enumerate(self._index_of)}
 
@@ -339,6 +469,16 @@ class Submission:
             submit_s=before.submit_s if before else self._at_s[index],
             end_s=result.end_s,
         )
+
+
+def _changed(group: Groups, ends: dict[int, End]) -> Groups:
+    """Return one group as its responses came out."""
+    n_tokens, correct = group.n_tokens_PG.copy(), group.correct_PG.copy()
+    truncated = group.truncated_PG.copy()
+    for member, end in ends.items():
+        n_tokens[0, member], correct[0, member] = end.n_tokens, end.correct
+        truncated[0, member] = end.truncated or truncated[0, member]
+    return replace(group, n_tokens_PG=n_tokens, correct_PG=correct, truncated_PG=truncated)
 
 
 def _last_columns(groups: Groups, size: int) -> Groups:

@@ -362,7 +362,11 @@ SOMETIMES_ABSENT = {
 BARRIER_ONLY = {"rollout/waves", "rollout/wave_seconds"}
 BARRIER_ONLY |= {f"rollout/t{percent}_s" for percent in (50, 90, 95, 99)}
 OTHERS_ONLY = {"rollout/carried_groups", "rollout/carried_tokens", "train/repeated_groups"}
-"""Of policies with a memory, or that copy groups; so are ages and what is left of a pipeline."""
+OTHERS_ONLY |= {f"rollout/failed_{what}" for what in ("groups", "samplings", "tokens")}
+OTHERS_ONLY |= {"rollout/skipped_prompts", "rollout/timed_out_responses"}
+OTHERS_ONLY |= {"time/reward_wait_seconds", "time/tool_wait_seconds"}
+"""Of policies with a memory, or that copy groups; of scenarios with a selection of prompts, scores
+that take time, tools or failures; so are ages and what is left of a pipeline."""
 NEEDS_A_FINISHED_GROUP = {
     "rollout/mean_completion_tokens",
     "rollout/max_completion_tokens",
