@@ -1,7 +1,8 @@
 """Draw the pages of the lab from their stored tables, or measure them again.
 
 Without --measure nothing is computed: the tables under DIR/tables are drawn, and equal tables give
-equal bytes. STUDY may be all, or index.
+equal bytes. STUDY may be all, index, or readme: the claims and numbers in README.md and
+README.zh.md of this folder, between their markers.
 """
 
 import argparse
@@ -23,12 +24,13 @@ examples:
   dapolab report                 # which there are
   dapolab report all             # draw them again
   dapolab report clip --measure  # some minutes
+  dapolab report readme          # README's claims and numbers
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("study", nargs="?", metavar="STUDY", help="a page, all, or index")
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a page, all, index, readme")
     parser.add_argument("-o", "--output", default="reports", metavar="DIR", help="default: reports")
     parser.add_argument("--measure", action="store_true", help="measure the tables first")
     parser.add_argument("--quick", action="store_true", help="with --measure: fewer seeds")
@@ -42,16 +44,29 @@ def run(options: argparse.Namespace) -> None:
         _list(options)
         return
     folder = output_folder(options.output)
+    if options.study == "readme":
+        _fill_readme(folder, options)
+        return
     if options.study in ("all", "index"):
         names = list(STUDIES) if options.study == "all" else []
     elif options.study in STUDIES:
         names = [options.study]
     else:
-        known = [*STUDIES, "all", "index"]
+        known = [*STUDIES, "all", "index", "readme"]
         near = get_close_matches(options.study, known, n=1, cutoff=0.0)[0]
         raise ConfigError(f"unknown study {options.study!r}; nearest: {near}")
     paths = list(_draw([STUDIES[name] for name in names], folder, options))
     paths.append(_draw_index(folder))
+    if options.json:
+        emit_json("report", seed=options.seed, body={"pages": [path.name for path in paths]})
+        return
+    print_files(console(), "wrote", paths)
+
+
+def _fill_readme(reports: Path, options: argparse.Namespace) -> None:
+    from dapolab.studies.readme import update
+
+    paths = update(Path(), reports=reports)
     if options.json:
         emit_json("report", seed=options.seed, body={"pages": [path.name for path in paths]})
         return
