@@ -17,10 +17,21 @@ from dapolab.scenario import ConfigError, Drift
 from dapolab.workload.fit.result import Estimate
 
 Floats = NDArray[np.float64]
+
+
+def _grid(n: int) -> tuple[Floats, Floats]:
+    """Return n even nodes of z and their log weights.
+
+    Even, because prompts seen hundreds of times have a posterior too narrow for Gauss–Hermite: the
+    trapezoid errs by exp(−2π²·(posterior sd / spacing)²).
+    """
+    z = np.linspace(-5.0, 5.0, n)
+    log_weight = stats.norm.logpdf(z)
+    return z, log_weight - special.logsumexp(log_weight)
+
+
+_Z, _LOG_WEIGHT = _grid(141)
 _COLUMNS = ("step", "prompt", "n_samples", "n_correct")
-# An even grid of z: prompts seen hundreds of times have a posterior too narrow for Gauss–Hermite.
-_Z = np.linspace(-5.0, 5.0, 141)
-_LOG_WEIGHT = stats.norm.logpdf(_Z) - special.logsumexp(stats.norm.logpdf(_Z))
 _Z99 = float(stats.norm.ppf(0.995))
 _FEWEST_STEPS = 4
 
@@ -194,6 +205,8 @@ class _Data:
 
     t_U: Floats
     weight_I: Floats
+    z_Q: Floats
+    log_weight_Q: Floats
     samples_IU: "sparse.csr_array"
     correct_I: Floats
     correct_t_I: Floats
@@ -214,9 +227,14 @@ class _Data:
         t_U, at = np.unique(t, return_inverse=True)
         shape = (int(prompt.max()) + 1, len(t_U))
         samples = sparse.coo_array((n, (prompt, at)), shape=shape).tocsr()
+        most = float(np.bincount(prompt, weights=n).max())
+        # N answers leave a logit sd of 2/√N or more, of which this many nodes see enough
+        z_Q, log_weight_Q = _grid(int(np.clip(10 * np.sqrt(most), 61, 401)))
         return cls(
             t_U,
             weight,
+            z_Q,
+            log_weight_Q,
             samples,
             np.bincount(prompt, weights=k).astype(np.float64),
             np.bincount(prompt, weights=k * t).astype(np.float64),
@@ -227,11 +245,11 @@ class _Data:
         """Return log likelihood less a constant, and its gradient in (m, slope, log sd), (I, 3)."""
         m, slope, log_sd = theta
         sd = np.exp(log_sd)
-        logit_UQ = m + slope * self.t_U[:, None] + sd * _Z
+        logit_UQ = m + slope * self.t_U[:, None] + sd * self.z_Q
         p_UQ = special.expit(logit_UQ)
         spent_IQ = self.samples_IU @ np.logaddexp(0.0, logit_UQ)
-        value_IQ = self.correct_I[:, None] * (m + sd * _Z) + slope * self.correct_t_I[:, None]
-        value_IQ = value_IQ - spent_IQ + _LOG_WEIGHT
+        value_IQ = self.correct_I[:, None] * (m + sd * self.z_Q) + slope * self.correct_t_I[:, None]
+        value_IQ = value_IQ - spent_IQ + self.log_weight_Q
         value_I = special.logsumexp(value_IQ, axis=1)
         weight_IQ = np.exp(value_IQ - value_I[:, None])
         rest_IQ = self.correct_I[:, None] - self.samples_IU @ p_UQ
@@ -240,7 +258,7 @@ class _Data:
             [
                 (weight_IQ * rest_IQ).sum(axis=1),
                 (weight_IQ * rest_t_IQ).sum(axis=1),
-                (weight_IQ * rest_IQ * sd * _Z).sum(axis=1),
+                (weight_IQ * rest_IQ * sd * self.z_Q).sum(axis=1),
             ],
             axis=1,
         )
