@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
-from report_data import comparison_tables, fit_tables
+from report_data import comparison_tables, fit_tables, responses
 
 from dapolab.claims import CLAIMS
 from dapolab.claims.report import claims_document
@@ -33,7 +33,9 @@ ESTIMATES = {
 
 
 def comparison() -> Document:
-    tables = comparison_tables(("exact_refill", EVIL))
+    names = ("exact_refill", EVIL)
+    table, waves = responses(names, n_slots=4)
+    tables = comparison_tables(names, responses=table, waves=waves)
     return comparison_document(tables, title=EVIL, provenance={EVIL: EVIL})
 
 
