@@ -87,10 +87,12 @@ def _rows(group: Ints) -> Ints:
 
 
 def _clear(state: decode.State, *, at_s: float) -> None:
-    state.setting[[decode.N_GROUPS_TOTAL, decode.N_RESPONSES, decode.N_DONE]] = 0
-    state.setting[[decode.NEXT_EVENT, decode.OFFERED]] = -1
-    state.response[:] = 0
-    state.group[:] = 0
+    setting = state.setting
+    # what lies beyond has never been used: room grows by doubling
+    state.response[: setting[decode.N_RESPONSES]] = 0
+    state.group[: setting[decode.N_GROUPS_TOTAL]] = 0
+    setting[[decode.N_GROUPS_TOTAL, decode.N_RESPONSES, decode.N_DONE]] = 0
+    setting[[decode.NEXT_EVENT, decode.OFFERED]] = -1
     state.replica[:] = 0
     state.replica[:, [decode.HEAD, decode.TAIL, decode.ABORTS, decode.NEWEST]] = -1
     state.replica_s[:] = 0

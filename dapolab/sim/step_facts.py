@@ -125,7 +125,7 @@ def _plain(collection: Collection, facts: Facts, shape: tuple[int, ...], *, size
     n_groups, width = shape
     activity = Activity(
         group=facts.group,
-        member=np.tile(np.arange(width), n_groups),
+        member=np.arange(n_groups * width) % width,
         replica=facts.replica,
         submit_s=facts.submit_s,
         admit_s=facts.admit_s,
