@@ -155,7 +155,7 @@ def test_seeds_of_blocks_purposes_and_quick_runs_are_apart(context: Context) -> 
         (["toy_cpu", "--jobs", "0"], "--jobs"),
         (["toy_cpu", "--device", "tpu"], "auto, cpu or cuda"),
         (["toy_cpus"], "nearest: toy_cpu"),
-        ([], "preset"),
+        ([], "PRESET"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

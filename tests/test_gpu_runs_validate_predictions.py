@@ -1,0 +1,192 @@
+"""What is stable enough to gate: drift of one step, mixed share, waves, and their arithmetic."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("torch")
+
+from dapolab.theory.groups import mixed_groups, p_mixed_recorded
+from dapolab.theory.sampling import expected_waves
+from gpu_runs.preset import Preset, load
+from gpu_runs.validate import drift, live
+from gpu_runs.validate import first_update as first
+from gpu_runs.validate.context import vary
+from gpu_runs.validate.forecast import pseudo_values, replay, run_means, scenario_of, write_records
+from gpu_runs.validate.frozen import Job, answers, play
+from gpu_runs.validate.law import wave_seconds
+from gpu_runs.weights import TOY
+
+WRONG = "length of wrong answers"
+
+
+@pytest.fixture(scope="module")
+def sample() -> first.Sample:
+    return first.draw(load("toy_cpu"), seed=901, n_groups=48, device="cpu")
+
+
+# ---------------------------------------------------------------------- drift
+
+
+def test_score_weights_are_the_gradient_of_a_conditional_mean() -> None:
+    """A softmax over four answers: the exact gradient of E[X | wrong] by its logits."""
+    logits = np.array([0.3, -0.2, 0.5, 0.0])
+    value, wrong = np.array([1.0, 4.0, 2.0, 7.0]), np.array([True, False, True, True])
+    p = np.exp(logits) / np.exp(logits).sum()
+    mean = (p * value)[wrong].sum() / p[wrong].sum()
+    exact = p * wrong * (value - mean) / p[wrong].sum()
+    rng = np.random.default_rng(3)
+    drawn = rng.choice(4, size=200_000, p=p)
+    w = drift.score_weights(value[drawn], wrong[drawn]).double().numpy()
+    # Σ w·∇log π with ∇log π(y) = e_y − p, and Σ w = 0
+    estimate = np.bincount(drawn, weights=w, minlength=4)
+    scale = np.abs(value - mean).max() / p[wrong].sum() / np.sqrt(drawn.size)
+    assert np.all(np.abs(estimate - exact) < 4.5 * scale)
+    assert not np.all(np.abs(1.05 * estimate - exact) < 4.5 * scale)
+
+
+def test_one_real_step_does_what_the_gradient_says(tmp_path: Path, sample: first.Sample) -> None:
+    preset = load("toy_cpu")
+    weights = {mode: first.pushes(sample, drift.objective_of(mode)) for mode in drift.MODES}
+    directions = {
+        mode: (g / g.norm()).double().numpy()
+        for mode, g in first.gradients(sample, weights).items()
+    }
+    np.savez(tmp_path / "directions.npz", **{m: d[None] for m, d in directions.items()})
+    others = [drift.gradients((preset, seed, 48, "cpu")).of_mean[WRONG] for seed in (902, 903)]
+    changes = {}
+    for mode in drift.MODES:
+        said = np.array([drift.EPSILON * directions[mode] @ g for g in others])
+        steps = [
+            drift.take(
+                drift.Step(
+                    vary(preset, {"run.seed": seed}),
+                    tmp_path / "directions.npz",
+                    mode,
+                    0,
+                    48,
+                    "cpu",
+                )
+            )[WRONG]
+            for seed in (904, 905)
+        ]
+        real = np.array(steps)
+        error = np.hypot(said.std(ddof=1), real.std(ddof=1)) / np.sqrt(2)
+        assert abs(real.mean() - said.mean()) <= 0.3 * abs(said.mean()) + 3 * error
+        changes[mode] = real.mean()
+    # the first order lets token-mean leave wrong answers the shorter
+    assert changes["token-mean"] < changes["seq-mean-token-mean"]
+
+
+# ---------------------------------------------------------------------- waves
+
+
+@pytest.fixture(scope="module")
+def pool() -> Preset:
+    return vary(
+        load("toy_cpu"),
+        {"data.n_prompts": 192, "rollout.groups_per_step": 8, "run.seed": 11, "run.dump": False},
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(pool: Preset) -> pd.DataFrame:
+    return answers(Job(pool, TOY, "cpu", n_samples=16))
+
+
+def test_answers_never_share_noise_with_the_rollout(pool: Preset, recorded: pd.DataFrame) -> None:
+    other = answers(Job(vary(pool, {"run.seed": 12}), TOY, "cpu", n_samples=1))
+    assert len(recorded) == 16 * 192
+    assert recorded["prompt_id"].nunique() == 192
+    first_of = recorded[recorded["sample"] == 0]["n_tokens"].to_numpy()
+    assert not np.array_equal(first_of, other["n_tokens"].to_numpy())
+
+
+def test_the_unbiased_mixed_share_is_what_groups_really_are(
+    pool: Preset, recorded: pd.DataFrame
+) -> None:
+    size = pool.rollout.group_size
+    fresh = answers(Job(vary(pool, {"run.seed": 12}), TOY, "cpu", n_samples=2 * size))
+    by_prompt = fresh.groupby(["prompt_id", fresh["sample"] // size])["correct"].sum()
+    mixed = ((by_prompt > 0) & (by_prompt < size)).groupby("prompt_id").mean()
+    right = recorded.groupby("prompt_id")["correct"].sum().reindex(mixed.index)
+    said = p_mixed_recorded(right.to_numpy(int), 16, group_size=size)
+    few = recorded[recorded["sample"] < size].groupby("prompt_id")["correct"].mean()
+    plug_in = np.array(
+        [mixed_groups(p, group_size=size).p_mixed for p in few.reindex(mixed.index).to_numpy(float)]
+    )
+    z = {
+        name: (mixed.to_numpy() - of).mean() / ((mixed.to_numpy() - of).std(ddof=1) / np.sqrt(192))
+        for name, of in {"unbiased": said, "plug-in": plug_in}.items()
+    }
+    assert abs(z["unbiased"]) < 4
+    assert z["plug-in"] > 4
+
+
+def test_simulated_waves_of_recorded_answers_are_the_real_ones(
+    pool: Preset, recorded: pd.DataFrame, tmp_path: Path
+) -> None:
+    path = write_records(recorded, tmp_path / "answers.parquet")
+    metrics = ["rollout/waves", "rollout/candidate_groups", "rollout/token_utilisation"]
+    n_steps = 12
+    said = run_means(
+        scenario_of(pool, replay(path), n_steps=n_steps), seeds=range(60), metrics=metrics
+    )
+    runs = [
+        play(Job(vary(pool, {"run.seed": seed}), TOY, "cpu", n_steps=n_steps)) for seed in (21, 22)
+    ]
+    real = pd.concat(runs)
+    for name in metrics:
+        # simulated runs give the error of a mean over as many steps, two of them here
+        error = said[name].std(ddof=1) / np.sqrt(2)
+        assert abs(real[name].mean() - said[name].mean()) < 4 * error
+    q = float(
+        (real["rollout/mixed_candidate_groups"].sum()) / real["rollout/candidate_groups"].sum()
+    )
+    assert 0.4 < q < 0.98
+
+
+def test_pseudo_values_undo_a_bias_of_order_one_over_n() -> None:
+    """The plug-in variance (n − 1)/n·s²: its jackknife is the unbiased s² exactly (Quenouille)."""
+    x = np.array([1.0, 4.0, 2.0, 8.0, 5.0])
+    without = np.array([np.delete(x, i).var() for i in range(x.size)])
+    assert pseudo_values(float(x.var()), without).mean() == pytest.approx(x.var(ddof=1))
+
+
+# ---------------------------------------------------------------------- live forecast, law
+
+
+def test_the_line_through_the_logits_follows_a_logistic_fall() -> None:
+    steps = np.arange(20)
+    q = 1.0 / (1.0 + np.exp(0.2 * steps - 2.0))
+    assert live.ahead(q[:15]) == pytest.approx(q[15], rel=1e-9)
+
+
+def test_forecasts_use_only_the_steps_before(pool: Preset) -> None:
+    n = 12
+    steps = pd.DataFrame(
+        {
+            "seed": 1,
+            "step": range(n),
+            "rollout/effective_groups": 8.0,
+            "rollout/candidate_groups": [10.0] * 8 + [16.0] * 4,
+            "rollout/waves": 2.0,
+        }
+    )
+    found = live.forecasts(steps, pool).set_index("step")
+    q = 7.0 / 9.0  # (B − 1)/(N − 1)
+    uncapped = expected_waves(q, n_groups=8)
+    for step in range(5, 9):
+        assert found.loc[step, "trailing"] == pytest.approx(uncapped, rel=0.02)
+        assert found.loc[step, "extrapolated"] == pytest.approx(uncapped, rel=0.02)
+    assert found.loc[11, "trailing"] > uncapped * 1.1
+
+
+def test_a_law_adds_up_over_a_wave() -> None:
+    waves = pd.DataFrame(
+        {"iterations": [10], "tokens": [100], "sum_context": [1000], "prefill_tokens": [50]}
+    )
+    law = {"a_s": 1e-3, "b_s": 1e-4, "c_s": 1e-6, "prefill_s": 2e-5}
+    assert wave_seconds(waves, law) == pytest.approx([0.01 + 0.01 + 0.001 + 0.001])
