@@ -7,14 +7,9 @@ from dapolab.workload.fit.aggregates import (
     from_step_figures,
     law_toml,
 )
-from dapolab.workload.fit.drift import (
-    LengthDrift,
-    PassRateDrift,
-    drift_of,
-    fit_length_drift,
-    fit_pass_rate_drift,
-)
-from dapolab.workload.fit.drift_rows import fit_drift
+from dapolab.workload.fit.drift import PassRateDrift, fit_pass_rate_drift
+from dapolab.workload.fit.drift_lengths import LengthDrift, fit_length_drift
+from dapolab.workload.fit.drift_rows import drift_of, fit_drift
 from dapolab.workload.fit.joint import fit_workload
 from dapolab.workload.fit.plan import Degenerate
 from dapolab.workload.fit.result import (

@@ -1,9 +1,9 @@
-"""How pass rates and lengths move with trained steps: the ``[workload.drift]`` of a real run.
+"""How pass rates move with trained steps, fitted to the groups of a real run.
 
 Model: a prompt's logit pass rate is m + sd·z + slope·t, z ~ N(0, 1) over prompts, t trained steps
 since the first of the data, and its right answers are binomial: the workload's own law, the same
 slope for every prompt. A prompt that comes back (named in the data) keeps its z; without names
-every group is a prompt of its own. Log mean length is linear in t.
+every group is a prompt of its own.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, sparse, special, stats
 
-from dapolab.scenario import ConfigError, Drift
+from dapolab.scenario import ConfigError
+from dapolab.workload.fit.drift_lengths import FEWEST_STEPS, estimate_of
 from dapolab.workload.fit.result import Estimate
 
 Floats = NDArray[np.float64]
@@ -33,7 +34,6 @@ def _grid(n: int) -> tuple[Floats, Floats]:
 _Z, _LOG_WEIGHT = _grid(141)
 _COLUMNS = ("step", "prompt", "n_samples", "n_correct")
 _Z99 = float(stats.norm.ppf(0.995))
-_FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,36 +83,6 @@ class PassRateDrift:
         )
 
 
-@dataclass(frozen=True)
-class LengthDrift:
-    """Fitted drift of log mean length; ``residual_sd`` is that of the steps about the line."""
-
-    first_step: int
-    log_mean_tokens: Estimate
-    log_tokens_per_step: Estimate
-    residual_sd: float
-    n_steps: int
-    mean_step: float = field(repr=False)
-    spread: float = field(repr=False)
-
-    def predict(self, step: ArrayLike, *, level: float = 0.9) -> pd.DataFrame:
-        """Return the mean length of steps, tokens: ``step, mean_tokens, low, high``."""
-        steps = np.asarray(step, dtype=np.float64)
-        slope = self.log_tokens_per_step.value
-        line = self.log_mean_tokens.value + slope * (steps - self.first_step)
-        far = (steps - self.mean_step) ** 2 / self.spread
-        quantile = float(stats.t.ppf(0.5 + level / 2, self.n_steps - 2))
-        half = quantile * self.residual_sd * np.sqrt(1.0 + 1.0 / self.n_steps + far)
-        return pd.DataFrame(
-            {
-                "step": steps,
-                "mean_tokens": np.exp(line),
-                "low": np.exp(line - half),
-                "high": np.exp(line + half),
-            }
-        )
-
-
 def fit_pass_rate_drift(counts: pd.DataFrame) -> PassRateDrift:
     """Fit pass rates that move with trained steps, by maximum likelihood.
 
@@ -153,50 +123,14 @@ def fit_pass_rate_drift(counts: pd.DataFrame) -> PassRateDrift:
     sd = float(np.exp(theta[2]))
     return PassRateDrift(
         first_step=first,
-        mean_logit=_estimate(theta[0], half[0], "logit"),
-        logit_per_step=_estimate(theta[1], half[1], "logit/step"),
+        mean_logit=estimate_of(theta[0], half[0], "logit"),
+        logit_per_step=estimate_of(theta[1], half[1], "logit/step"),
         sd_logit=Estimate(sd, sd * float(np.exp(-half[2])), sd * float(np.exp(half[2])), "logit"),
         dispersion=dispersion,
         n_steps=len(data.t_U),
         n_groups=data.n_groups,
         covariance=covariance,
     )
-
-
-def fit_length_drift(step: ArrayLike, mean_tokens: ArrayLike) -> LengthDrift:
-    """Fit log mean length as a line in the step, one row a step (ordinary least squares).
-
-    It is the drift of the latent lengths only while few answers reach the cap.
-
-    Raises
-    ------
-    ConfigError
-        Fewer than 4 steps, or a mean that is not positive.
-    """
-    steps, tokens = np.asarray(step, dtype=np.float64), np.asarray(mean_tokens, dtype=np.float64)
-    if len(np.unique(steps)) < _FEWEST_STEPS:
-        raise ConfigError(f"a drift needs at least {_FEWEST_STEPS} steps")
-    if not (np.isfinite(tokens) & (tokens > 0)).all():
-        raise ConfigError("mean lengths must be positive numbers")
-    first = int(steps.min())
-    line = stats.linregress(steps - first, np.log(tokens))
-    t99 = float(stats.t.ppf(0.995, len(steps) - 2))
-    residual = np.log(tokens) - line.intercept - line.slope * (steps - first)
-    return LengthDrift(
-        first_step=first,
-        log_mean_tokens=_estimate(line.intercept, t99 * line.intercept_stderr, "log tokens"),
-        log_tokens_per_step=_estimate(line.slope, t99 * line.stderr, "log tokens/step"),
-        residual_sd=float(np.sqrt((residual**2).sum() / (len(steps) - 2))),
-        n_steps=len(steps),
-        mean_step=float(steps.mean()),
-        spread=float(((steps - steps.mean()) ** 2).sum()),
-    )
-
-
-def drift_of(rates: PassRateDrift, lengths: LengthDrift | None = None) -> Drift:
-    """Return the ``[workload.drift]`` table of two fits."""
-    slope = lengths.log_tokens_per_step.value if lengths else 0.0
-    return Drift(logit_per_step=rates.logit_per_step.value, log_tokens_per_step=slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,10 +237,6 @@ def _dispersion(theta: Floats, rows: pd.DataFrame, first: int) -> float:
     return float(squares.sum() / max(len(t) - 3, 1))
 
 
-def _estimate(value: float, half: float, unit: str) -> Estimate:
-    return Estimate(float(value), float(value - half), float(value + half), unit)
-
-
 def _checked(counts: pd.DataFrame) -> pd.DataFrame:
     missing = [name for name in _COLUMNS if name != "prompt" and name not in counts]
     if missing:
@@ -315,9 +245,9 @@ def _checked(counts: pd.DataFrame) -> pd.DataFrame:
     wrong = (rows["n_correct"] < 0) | (rows["n_correct"] > rows["n_samples"])
     if rows.empty or wrong.any() or (rows["n_samples"] < 1).any():
         raise ConfigError("counts must hold 0 ≤ n_correct ≤ n_samples, n_samples ≥ 1")
-    if rows["step"].nunique() < _FEWEST_STEPS:
+    if rows["step"].nunique() < FEWEST_STEPS:
         raise ConfigError(
-            f"a drift needs at least {_FEWEST_STEPS} steps, the data hold {rows['step'].nunique()}"
+            f"a drift needs at least {FEWEST_STEPS} steps, the data hold {rows['step'].nunique()}"
         )
     if "prompt" not in rows and (rows["n_samples"] < 2).all():
         raise ConfigError("groups of one answer do not tell how much prompts differ: no drift fit")

@@ -2,13 +2,9 @@
 
 import pandas as pd
 
-from dapolab.scenario import ConfigError
-from dapolab.workload.fit.drift import (
-    LengthDrift,
-    PassRateDrift,
-    fit_length_drift,
-    fit_pass_rate_drift,
-)
+from dapolab.scenario import ConfigError, Drift
+from dapolab.workload.fit.drift import PassRateDrift, fit_pass_rate_drift
+from dapolab.workload.fit.drift_lengths import LengthDrift, fit_length_drift
 
 # From here on the cap hides enough of the tail to bend a trend of mean lengths.
 MUCH_TRUNCATED = 0.05
@@ -50,6 +46,12 @@ def fit_drift(
     rates = fit_pass_rate_drift(counts)
     lengths, said = _lengths(rows)
     return rates, lengths, warnings + said
+
+
+def drift_of(rates: PassRateDrift, lengths: LengthDrift | None = None) -> Drift:
+    """Return the ``[workload.drift]`` table of two fits."""
+    slope = lengths.log_tokens_per_step.value if lengths else 0.0
+    return Drift(logit_per_step=rates.logit_per_step.value, log_tokens_per_step=slope)
 
 
 def _lengths(rows: pd.DataFrame) -> tuple[LengthDrift | None, list[str]]:
