@@ -62,7 +62,8 @@ SHARES = {
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
     size = QUICK if context.quick else FULL
-    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
+    n = context.n_runs
+    return size if n is None else replace(size, n_seeds=n, n_gradients=n)
 
 
 def arms(context: Context) -> dict[str, Preset]:

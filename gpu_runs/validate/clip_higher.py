@@ -51,7 +51,8 @@ UPPER, ENTROPY, EQUAL = "clipped above", "entropy", "entropy at equal accuracy"
 def size_of(context: Context) -> Size:
     """Return the size of the run."""
     size = QUICK if context.quick else FULL
-    return size if context.n_runs is None else replace(size, n_seeds=context.n_runs)
+    n = context.n_runs
+    return size if n is None else replace(size, n_seeds=n, n_probes=n)
 
 
 def arms(context: Context) -> dict[str, Preset]:
