@@ -24,7 +24,7 @@ examples:
   dapolab report                 # which there are
   dapolab report all             # draw them again
   dapolab report clip --measure  # some minutes
-  dapolab report readme          # README's claims and numbers
+  dapolab report readme          # numbers of the README
 """
 
 
