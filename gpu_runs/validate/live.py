@@ -45,7 +45,8 @@ def live_preset(context: Context) -> Preset:
 
 def live_seeds(context: Context) -> list[int]:
     """Return the seeds of these runs."""
-    return context.seeds(2 if context.quick else N_RUNS, purpose=3)
+    n = context.n_runs or (2 if context.quick else N_RUNS)
+    return context.seeds(n, purpose=3)
 
 
 def measure(context: Context) -> pd.DataFrame:
