@@ -148,11 +148,15 @@ def test_simulated_waves_of_recorded_answers_are_the_real_ones(
     assert 0.4 < q < 0.98
 
 
-def test_pseudo_values_undo_a_bias_of_order_one_over_n() -> None:
-    """The plug-in variance (n − 1)/n·s²: its jackknife is the unbiased s² exactly (Quenouille)."""
+def test_pseudo_values_of_a_mean_are_the_samples() -> None:
     x = np.array([1.0, 4.0, 2.0, 8.0, 5.0])
-    without = np.array([np.delete(x, i).var() for i in range(x.size)])
-    assert pseudo_values(float(x.var()), without).mean() == pytest.approx(x.var(ddof=1))
+    without = np.array([np.delete(x, i).mean() for i in range(x.size)])
+    assert pseudo_values(float(x.mean()), without) == pytest.approx(x)
+
+
+def test_pseudo_values_keep_the_centre_whatever_the_noise_of_the_left_out_ones() -> None:
+    noisy = np.array([0.3, 0.9, 0.1, 0.4])
+    assert pseudo_values(0.5, noisy).mean() == pytest.approx(0.5)
 
 
 # ---------------------------------------------------------------------- live forecast, law

@@ -63,9 +63,10 @@ def run_means(scenario: Scenario, *, seeds: Sequence[int], metrics: Sequence[str
 
 
 def pseudo_values(whole: float, without_B: Floats) -> Floats:
-    """Return the jackknife's pseudo-values B·θ − (B−1)·θ₍₋ᵢ₎: as good as independent estimates.
+    """Return θ + (B−1)·(mean of θ₍₋ᵢ₎ − θ₍₋ᵢ₎): their spread is the jackknife's error of θ.
 
-    Their mean is θ less its bias of order 1/B, their spread its sampling error (Tukey 1958).
+    Tukey's pseudo-values (1958) without Quenouille's correction, which would multiply the noise of
+    a simulated θ by B. Of a mean they are the samples themselves.
     """
     n = len(without_B)
-    return np.asarray(n * whole - (n - 1) * without_B, dtype=np.float64)
+    return np.asarray(whole + (n - 1) * (without_B.mean() - without_B), dtype=np.float64)

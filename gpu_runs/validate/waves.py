@@ -45,8 +45,8 @@ RATIO_RIVAL = 1.36
 def plan_of(context: Context) -> Plan:
     """Return the sizes."""
     if context.quick:
-        return Plan(24, 6, 2, n_sim=20, n_sim_error=5, n_bootstrap=4)
-    return Plan(32, 8, 3, n_sim=100, n_sim_error=20, n_bootstrap=12)
+        return Plan(24, 6, 2, n_sim=40, n_bootstrap=100)
+    return Plan(32, 8, 3, n_sim=100, n_bootstrap=200)
 
 
 def presets_of(context: Context) -> dict[str, Preset]:

@@ -42,7 +42,7 @@ class Plan:
     ----------
     n_answers : a prompt; in ``n_blocks`` blocks, each left out once.
     n_steps : of a simulated run, as of a measured one.
-    n_sim, n_sim_error : simulated runs behind a prediction, and behind each of its repetitions.
+    n_sim : simulated runs behind a prediction.
     n_bootstrap : pools of prompts drawn anew.
     """
 
@@ -50,7 +50,6 @@ class Plan:
     n_blocks: int
     n_steps: int
     n_sim: int
-    n_sim_error: int
     n_bootstrap: int
 
 
@@ -130,54 +129,54 @@ def closed_form(preset: Preset, q: float) -> dict[str, float]:
 def _simulated(
     table: pd.DataFrame, preset: Preset, setting: str, work: Work
 ) -> tuple[list[dict[str, object]], pd.DataFrame]:
-    plan, slug = work.plan, f"{work.weights.stem}-{preset.collector.kind}"
-    whole = _means(table, preset, work.folder / f"{slug}.parquet", plan, n=plan.n_sim)
-    base = _means(table, preset, work.folder / f"{slug}.parquet", plan, n=plan.n_sim_error)
+    """Simulate on all answers; the closed form carries the estimation error, without noise."""
+    plan, size = work.plan, preset.rollout.group_size
+    path = work.folder / f"{work.weights.stem}-{preset.collector.kind}.parquet"
+    whole = _means(table, preset, path, plan, n=plan.n_sim)
     block = table["sample"] * plan.n_blocks // plan.n_answers
     without = [
-        _means(
-            table[block != i],
-            preset,
-            work.folder / f"{slug}-w{i}.parquet",
-            plan,
-            n=plan.n_sim_error,
-        )
-        for i in range(plan.n_blocks)
+        _moved(whole, preset, _shares(table[block != i], size).mean()) for i in range(plan.n_blocks)
     ]
+    shares, rng = _shares(table, size), stream(0, "bootstrap", "prompts")
     anew = [
-        _means(
-            _resampled(table, i),
-            preset,
-            work.folder / f"{slug}-b{i}.parquet",
-            plan,
-            n=plan.n_sim_error,
-        )
-        for i in range(plan.n_bootstrap)
+        _moved(whole, preset, rng.choice(shares, shares.size).mean())
+        for _ in range(plan.n_bootstrap)
     ]
     rows, pseudo = [], []
     for quantity, (_, unit) in QUANTITIES.items():
         value = whole[quantity]
-        # the error's repetitions use fewer simulated runs; their own mean is left out of it
-        shift = value - base[quantity]
-        values = pseudo_values(base[quantity], np.array([w[quantity] for w in without])) + shift
+        values = pseudo_values(value, np.array([w[quantity] for w in without]))
         pseudo += [
             {"setting": setting, "quantity": quantity, "block": i, "value": v}
-            for i, v in enumerate(values)
+            for i, v in enumerate(values.tolist())
         ]
-        ends: list[float | None] = [None, None]
-        if anew:
-            spread = np.array([b[quantity] for b in anew]) + shift
-            ends = [float(x) for x in _normal_ends(value, spread)]
+        low, high = _ends(value, np.array([b[quantity] for b in anew]))
         rows.append(
-            predicted_row(
-                quantity, setting, "simulator", value, low=ends[0], high=ends[1], unit=unit
-            )
+            predicted_row(quantity, setting, "simulator", value, low=low, high=high, unit=unit)
         )
     return rows, pd.DataFrame(pseudo)
 
 
-def _normal_ends(value: float, draws: Floats) -> tuple[float, float]:
-    """Return 99 % ends from the bootstrap's spread: too few draws for their quantiles."""
+def _shares(table: pd.DataFrame, size: int) -> Floats:
+    """Return the unbiased chance of every prompt to give a mixed group, (P,)."""
+    by_prompt = table.groupby("prompt_id")["correct"]
+    right, n = by_prompt.sum().to_numpy(int), by_prompt.size().to_numpy(int)
+    return np.asarray(p_mixed_recorded(right, n, group_size=size), dtype=np.float64)
+
+
+def _moved(whole: Mapping[str, float], preset: Preset, q: float) -> dict[str, float]:
+    """Return the simulated quantities as they would be at another mixed share.
+
+    Each moves by the ratio of the closed form; token utilisation as kept over candidates does.
+    """
+    here, there = (closed_form(preset, share) for share in (whole["mixed share"], float(q)))
+    for form in (here, there):
+        form["token utilisation"] = form["fill"] / form["candidates"]
+    return {name: value * there[name] / here[name] for name, value in whole.items()}
+
+
+def _ends(value: float, draws: Floats) -> tuple[float, float]:
+    """Return 99 % ends, normal, from the bootstrap's spread."""
     half = 2.576 * float(draws.std(ddof=1))
     return value - half, value + half
 
@@ -190,12 +189,3 @@ def _means(
     metrics = {metric: quantity for quantity, (metric, _) in QUANTITIES.items()}
     found = run_means(scenario, seeds=range(n), metrics=list(metrics)).mean()
     return {metrics[str(name)]: float(value) for name, value in found.items()}
-
-
-def _resampled(table: pd.DataFrame, number: int) -> pd.DataFrame:
-    """Return as many prompts drawn with replacement, each a prompt of its own."""
-    groups = [part for _, part in table.groupby("prompt_id", sort=False)]
-    chosen = stream(number, "bootstrap", "prompts").integers(len(groups), size=len(groups))
-    parts = [groups[old].assign(prompt_id=str(new)) for new, old in enumerate(chosen.tolist())]
-    found: pd.DataFrame = pd.concat(parts, ignore_index=True)
-    return found
