@@ -193,8 +193,8 @@ def _kept_accuracy(runs: pd.DataFrame, said: float) -> Outcome:
         unit="share",
     )
     claim = _claim(
-        "v-kept-accuracy",
-        "The accuracy of a batch of kept groups is E[(p − p^G)/q], not the pass rate.",
+        "v-collectors-accuracy",
+        "The fitted law of pass rates says the accuracy of a batch of kept groups (theory A9).",
         (row,),
         kind="value",
         source="theory A9, with the fitted law of pass rates",
@@ -233,5 +233,6 @@ STUDY = Study(
     judge=judge,
     figures=figures,
     how_to_read=f"Weights after {STAGE} training steps. Every policy wants the same batch from the "
-    "same engine. “theory” is A9 on the fitted law of pass rates.",
+    "same engine. “theory” is A9 on the fitted law of pass rates: one normal law of logits, which "
+    "a class of prompts that nobody solves beside nearly solved ones does not follow.",
 )

@@ -24,12 +24,14 @@ from gpu_runs.validate.forecast import (
 from gpu_runs.validate.frozen import Job, answers
 from gpu_runs.validate.study import predicted_row
 
+KEPT = "trained accuracy"
 QUANTITIES = {
     "mixed share": ("rollout/mixed_share", "share"),
     "waves": ("rollout/waves", "waves"),
     "candidates": ("rollout/candidate_groups", "groups"),
     "fill": ("rollout/effective_fill_ratio", "share"),
     "token utilisation": ("rollout/token_utilisation", "share"),
+    KEPT: ("reward/trained_accuracy", "share"),
 }
 """Quantity -> metric and unit; means over the steps of a run."""
 
@@ -101,6 +103,14 @@ def _closed_forms(table: pd.DataFrame, preset: Preset, setting: str) -> list[dic
         for quantity, value in closed_form(preset, q).items():
             unit = QUANTITIES[quantity][1]
             rows.append(predicted_row(quantity, setting, instrument, value, unit=unit))
+    accuracies = {
+        "theory": kept_accuracy(*chances(table, size)),
+        "plug-in, mean pass rate": float((right / n).mean()),
+    }
+    rows += [
+        predicted_row(KEPT, setting, instrument, value, unit="share")
+        for instrument, value in accuracies.items()
+    ]
     return rows
 
 
@@ -134,12 +144,14 @@ def _simulated(
     path = work.folder / f"{work.weights.stem}-{preset.collector.kind}.parquet"
     whole = _means(table, preset, path, plan, n=plan.n_sim)
     block = table["sample"] * plan.n_blocks // plan.n_answers
+    all_KP = chances(table, size)
     without = [
-        _moved(whole, preset, _shares(table[block != i], size).mean()) for i in range(plan.n_blocks)
+        _moved(whole, preset, all_KP, chances(table[block != i], size))
+        for i in range(plan.n_blocks)
     ]
-    shares, rng = _shares(table, size), stream(0, "bootstrap", "prompts")
+    rng, n_prompts = stream(0, "bootstrap", "prompts"), all_KP.shape[1]
     anew = [
-        _moved(whole, preset, rng.choice(shares, shares.size).mean())
+        _moved(whole, preset, all_KP, all_KP[:, rng.integers(n_prompts, size=n_prompts)])
         for _ in range(plan.n_bootstrap)
     ]
     rows, pseudo = [], []
@@ -157,22 +169,37 @@ def _simulated(
     return rows, pd.DataFrame(pseudo)
 
 
-def _shares(table: pd.DataFrame, size: int) -> Floats:
-    """Return the unbiased chance of every prompt to give a mixed group, (P,)."""
+def chances(table: pd.DataFrame, size: int) -> Floats:
+    """Return, without bias, each prompt's chance that a group is mixed, its accuracy, all right.
+
+    (K = 3, P), in the order of the prompts.
+    """
     by_prompt = table.groupby("prompt_id")["correct"]
     right, n = by_prompt.sum().to_numpy(int), by_prompt.size().to_numpy(int)
-    return np.asarray(p_mixed_recorded(right, n, group_size=size), dtype=np.float64)
+    all_right = np.ones(right.shape)
+    for i in range(size):
+        all_right *= np.maximum(right - i, 0) / (n - i)
+    return np.stack([p_mixed_recorded(right, n, group_size=size), right / n, all_right])
 
 
-def _moved(whole: Mapping[str, float], preset: Preset, q: float) -> dict[str, float]:
-    """Return the simulated quantities as they would be at another mixed share.
+def kept_accuracy(mixed_P: Floats, right_P: Floats, all_right_P: Floats) -> float:
+    """Return E[K/G | mixed] of the pool (theory A9): Σ(p − p^G)/Σq."""
+    return float((right_P - all_right_P).sum() / mixed_P.sum())
 
-    Each moves by the ratio of the closed form; token utilisation as kept over candidates does.
+
+def _moved(
+    whole: Mapping[str, float], preset: Preset, here_KP: Floats, there_KP: Floats
+) -> dict[str, float]:
+    """Return the simulated quantities as they would be with other chances of the prompts.
+
+    Each moves by the ratio of the closed form; token utilisation as kept over candidates does, the
+    kept batch's accuracy by the difference of A9.
     """
-    here, there = (closed_form(preset, share) for share in (whole["mixed share"], float(q)))
+    here, there = (closed_form(preset, float(c[0].mean())) for c in (here_KP, there_KP))
     for form in (here, there):
         form["token utilisation"] = form["fill"] / form["candidates"]
-    return {name: value * there[name] / here[name] for name, value in whole.items()}
+    moved = {name: whole[name] * there[name] / here[name] for name in here}
+    return moved | {KEPT: whole[KEPT] + kept_accuracy(*there_KP) - kept_accuracy(*here_KP)}
 
 
 def _ends(value: float, draws: Floats) -> tuple[float, float]:
