@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 pytest.importorskip("torch")
 
@@ -17,6 +18,7 @@ from gpu_runs.validate.context import vary
 from gpu_runs.validate.forecast import pseudo_values, replay, run_means, scenario_of, write_records
 from gpu_runs.validate.frozen import Job, answers, play
 from gpu_runs.validate.law import wave_seconds
+from gpu_runs.validate.waves_predict import chances, kept_accuracy
 from gpu_runs.weights import TOY
 
 WRONG = "length of wrong answers"
@@ -157,6 +159,25 @@ def test_pseudo_values_of_a_mean_are_the_samples() -> None:
 def test_pseudo_values_keep_the_centre_whatever_the_noise_of_the_left_out_ones() -> None:
     noisy = np.array([0.3, 0.9, 0.1, 0.4])
     assert pseudo_values(0.5, noisy).mean() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_chances_of_a_prompt_are_unbiased(p: float) -> None:
+    """Mean over K ~ Bin(n, p) of what K right of n answers say: q(p), p and p^G exactly."""
+    n, size = 12, 8
+    table = pd.DataFrame(
+        {"prompt_id": str(k), "correct": i < k} for k in range(n + 1) for i in range(n)
+    )
+    found = chances(table, size)
+    order = table.groupby("prompt_id")["correct"].sum().to_numpy(int)
+    weight = stats.binom.pmf(order, n, p)
+    exact = [1 - p**size - (1 - p) ** size, p, p**size]
+    assert found @ weight == pytest.approx(exact, abs=1e-12)
+
+
+def test_the_kept_batch_of_a_pool_by_hand() -> None:
+    """Two prompts, G = 2, p = 1/2 and 1: the second is never mixed, mixed pairs are half right."""
+    assert kept_accuracy(*np.array([[0.5, 0.0], [0.5, 1.0], [0.25, 1.0]])) == pytest.approx(0.5)
 
 
 # ---------------------------------------------------------------------- live forecast, law
