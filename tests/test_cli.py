@@ -310,3 +310,14 @@ def test_theory_rows_of_the_seed_configuration(desk, request):
     full = sum(math.comb(8, k) * 0.3**k * 0.7 ** (8 - k) for k in range(4, 9))
     assert rows["P(full)"]["theory"] == pytest.approx(full, abs=1e-6)
     assert all(row["agrees"] for row in rows.values())
+
+
+def test_without_a_scenario_the_packaged_one_is_played(desk):
+    from pathlib import Path
+
+    from dapolab.scenario import DEFAULT
+
+    small = Path(__file__).parents[1] / "sims" / "scenarios" / "small.toml"
+    assert DEFAULT.read_bytes() == small.read_bytes()
+    said = desk.done("simulate", "--json", "--steps", "1", "--replications", "2", "--jobs", "1")
+    assert said.document["scenario"] == "small"

@@ -42,11 +42,13 @@ class Pacing(Config):
     """As admission, and the learner waits for groups that would grow older than η.
 
     verl V1's staleness strategy "wait" (replay_buffer.py), the first form of tinker-cookbook #822:
-    no group is ever trained older than η, none is thrown away, and the longest sets the pace.
+    none is thrown away, and the longest sets the pace. In order no group is trained older than η;
+    in another order more than B groups of one version may come due at once, and the last of them
+    are trained a version or more later.
     """
 
     kind: Literal["pacing"] = "pacing"
-    staleness: Versions = Field(1, description="η, no trained group is older")
+    staleness: Versions = Field(1, description="η, in order no trained group is older")
     max_running_groups: Count | None = Field(None, description="absent: no limit of its own")
 
 

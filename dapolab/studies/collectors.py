@@ -167,7 +167,8 @@ def _lead(
         f"the same prompts and answers. On {workload['name']} the cheapest in seconds a trained "
         f"group that carries signal, as a ratio to exact refill: {words(best)}{tied}. Among those "
         f"that fill the batch and train no stale token: {words(sorted(fresh, key=cost)[:3])}. "
-        "What a policy saves in waiting it often takes from the long answers: read the bias beside the cost."
+        "What a policy saves in waiting it often takes from the long answers: read the bias "
+        "beside the cost."
     )
 
 
