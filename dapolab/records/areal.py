@@ -36,9 +36,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
                 raise source.error("no task_id: samples cannot be grouped", line=line)
             row["source"] = source.name
             reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     reading.notes.append(
         "step is the version that ended a sample; truncation and times are not in the file (--cap "
         "N marks responses of that length)"

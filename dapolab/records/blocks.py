@@ -116,9 +116,7 @@ class BlockRows:
             Rows that are no blocks of one prompt, or whose block size cannot be told.
         """
         reading = self._reading
-        reading.notes += reading.filter.notes(where=reading.where)
-        frame = reading.builder.frame()
-        reading.notes += reading.builder.notes()
+        frame = reading.table()
         if len(frame):
             size = reading.options.group_size
             frame, notes = form_groups(frame, group_size=size, where=reading.where)

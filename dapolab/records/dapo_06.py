@@ -46,9 +46,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
             for row in found:
                 row["source"] = source.name
                 reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     why = "an evaluation saves every generation"
     return Draft(frame, selection="all", why=why, built_from=BUILT_FROM)
 

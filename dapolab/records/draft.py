@@ -24,6 +24,13 @@ class Reading:
     builder: TableBuilder = field(default_factory=TableBuilder)
     notes: list[str] = field(default_factory=list)
 
+    def table(self) -> pd.DataFrame:
+        """Return all rows, and note what the filter left out and what the builder found."""
+        self.notes += self.filter.notes(where=self.where)
+        frame = self.builder.frame()
+        self.notes += self.builder.notes()
+        return frame
+
 
 @dataclass
 class Draft:

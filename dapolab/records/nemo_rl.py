@@ -49,9 +49,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
             filtered = filtered or "filtered_rewards" in raw
             row["source"] = source.name
             reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     reading.notes.append(
         "no group id: samples of a step with the same tokens before the first trained one form a "
         "group; truncation, times and rejected samples are not in the file"

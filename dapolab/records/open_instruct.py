@@ -47,9 +47,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
                 raise _misaligned(source, raw, line=line)
             row["source"] = source.name
             reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     reading.notes.append(
         "open-instruct writes the trained batch: groups that were filtered are in no file, nor are "
         "times; a response is truncated where its finish_reason is the length, not where a tool "

@@ -57,9 +57,7 @@ def _read_traces(sources: Sequence[Source], reading: Reading) -> Draft:
                 raise source.error(str(error), line=line) from None
             for row in found:
                 reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     return Draft(frame, built_from=BUILT_FROM_TRACES)
 
 

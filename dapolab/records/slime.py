@@ -62,9 +62,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
                 unfinished[status] = unfinished.get(status, 0) + 1
             row["source"] = source.name
             reading.builder.add(row, source=source, line=place)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     if unfinished:
         shown = ", ".join(f"{status} ({n})" for status, n in sorted(unfinished.items()))
         reading.notes.append(

@@ -39,9 +39,7 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
             row["source"] = source.name
             n_multi += isinstance(raw.get("steps"), list) and len(raw["steps"]) > 1
             reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes()
+    frame = reading.table()
     if n_multi:
         reading.notes.append(f"{n_multi} trajectories have several steps: n_tokens sums them")
     why = "written before constant groups are removed (synchronous training; else --selection)"

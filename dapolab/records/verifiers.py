@@ -141,9 +141,7 @@ class RolloutRows:
     def draft(self) -> Draft:
         """Return the rows read so far, with notes on turns and on where correctness comes from."""
         reading = self._reading
-        reading.notes += reading.filter.notes(where=reading.where)
-        frame = reading.builder.frame()
-        reading.notes += reading.builder.notes()
+        frame = reading.table()
         if self._metric is not None:
             reading.notes.append(f"correct = metrics.{self._metric}")
         if self._n_turns_more:

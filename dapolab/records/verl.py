@@ -54,9 +54,8 @@ def read(sources: Sequence[Source], reading: Reading) -> Draft:
             state.n_uid += "uid" in raw
             state.misaligned = state.misaligned or "acc" in raw or "pred" in raw
             reading.builder.add(row, source=source, line=line)
-    reading.notes += reading.filter.notes(where=reading.where)
-    frame = reading.builder.frame()
-    reading.notes += reading.builder.notes() + state.notes(len(frame))
+    frame = reading.table()
+    reading.notes += state.notes(len(frame))
     if state.n_uid:
         frame, notes = _number_outputs(frame)
         reading.notes += notes
