@@ -16,8 +16,7 @@ from dapolab.report.console import WIDTH
 from dapolab.report.document import Block, Document, FigureSpec, Section, Table
 from dapolab.report.style import (
     MUTED,
-    POLICY_COLOURS,
-    SPARE_COLOURS,
+    SERIES_COLOURS,
     WIDTH_IN,
     drawing,
     label,
@@ -27,15 +26,6 @@ from dapolab.stats import Estimate
 
 Estimates = Mapping[str, Mapping[str, Estimate]]
 
-_COLOURS = (
-    POLICY_COLOURS["exact_refill"],
-    POLICY_COLOURS["rounds"],
-    POLICY_COLOURS["replenish"],
-    POLICY_COLOURS["over_provision"],
-    POLICY_COLOURS["filter_no_refill"],
-    POLICY_COLOURS["streaming"],
-    *SPARE_COLOURS,
-)
 _PANELS_A_ROW = 4
 _MODE_WIDTH = 24
 _LONGEST = 60
@@ -233,8 +223,8 @@ def effects_document(
             for row, name in enumerate(names):
                 e = effects[name][metric]
                 low, high = (e.mean if end is None else end for end in (e.low, e.high))
-                axes.plot([low, high], [row, row], color=_COLOURS[0], linewidth=2.4)
-                axes.plot([e.mean], [row], "o", color=_COLOURS[0], ms=5)
+                axes.plot([low, high], [row, row], color=SERIES_COLOURS[0], linewidth=2.4)
+                axes.plot([e.mean], [row], "o", color=SERIES_COLOURS[0], ms=5)
             axes.set_yticks(range(len(names)), labels=[label(name) for name in names])
             axes.set_ylim(len(names) - 0.4, -0.6)
             axes.set_title(head(metric))
@@ -309,7 +299,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
         own = rows[rows["mode"] == mode]
         if len(own) == 0:
             continue
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
         step = own["step"].to_numpy(float)
         low, high = (own[end].to_numpy(float) for end in ("low", "high"))
         axes.fill_between(step, low, high, color=colour, alpha=0.18, linewidth=0)

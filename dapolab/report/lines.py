@@ -12,21 +12,11 @@ from dapolab.report.document import FigureSpec
 from dapolab.report.style import (
     MARKERS,
     POLICY_COLOURS,
-    SPARE_COLOURS,
+    SERIES_COLOURS,
     WIDTH_IN,
     drawing,
     label,
     new_figure,
-)
-
-_COLOURS = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-    *SPARE_COLOURS,
 )
 
 
@@ -85,7 +75,7 @@ def line_panels(
 
 
 def _draw(axes: Axes, line: Line, number: int) -> None:
-    colour = POLICY_COLOURS.get(line.label, _COLOURS[number % len(_COLOURS)])
+    colour = POLICY_COLOURS.get(line.label, SERIES_COLOURS[number % len(SERIES_COLOURS)])
     marker = MARKERS[number % len(MARKERS)]
     axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(line.x, line.y, color=colour, marker=marker, ms=4, label=label(line.label))

@@ -31,6 +31,16 @@ POLICY_COLOURS = {
     "verl_v1": "#8c6bb1",
 }
 SPARE_COLOURS = ("#b58f6b", "#5f9ea0", "#a3a500", "#c8553d", "#4a6fa5", "#8fae5d")
+SERIES_COLOURS = (
+    POLICY_COLOURS["exact_refill"],
+    POLICY_COLOURS["rounds"],
+    POLICY_COLOURS["replenish"],
+    POLICY_COLOURS["over_provision"],
+    POLICY_COLOURS["filter_no_refill"],
+    POLICY_COLOURS["streaming"],
+    *SPARE_COLOURS,
+)
+"""Of series that are no policies, in order."""
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "h")
 
 PART_COLOURS = {
