@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from dapolab.errors import ConfigError
+from gpu_runs.collect import collect_step
 from gpu_runs.forward import Policy
 from gpu_runs.generate import Generator
 from gpu_runs.model import Decoder, ModelConfig
 from gpu_runs.preset import FreshModel, LocalModel, MathTask, Preset, ShippedModel
 from gpu_runs.prompts import PromptStream, noise_seed
+from gpu_runs.rollout import Rollout
 from gpu_runs.score import Scores
 from gpu_runs.task import DigitSum, Problem, Task
 from gpu_runs.update import Learner
@@ -60,6 +62,19 @@ class World:
     learner: Learner
     clock: Clock
     """Of everything that is timed."""
+
+    def collect(self, step: int) -> Rollout:
+        """Collect one step as the preset says."""
+        return collect_step(
+            self.generator,
+            self.prompts,
+            scores=self.scores,
+            collector=self.preset.collector,
+            rollout=self.preset.rollout,
+            step=step,
+            poll_iterations=self.preset.engine.poll_iterations,
+            clock=self.clock,
+        )
 
 
 def build_world(preset: Preset, device: torch.device) -> World:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from gpu_runs import checkpoint, dump
 from gpu_runs.batch import TrainBatch
 from gpu_runs.board import Board
-from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import evaluate, summary
 from gpu_runs.preset import Preset
 from gpu_runs.progress import Progress
@@ -125,16 +124,7 @@ class _Run:
         world, preset, step = self.world, self.preset, self.step
         due = step % preset.evaluation.every == 0
         evaluation = self.evaluate() if due else None
-        rollout = collect_step(
-            world.generator,
-            world.prompts,
-            scores=world.scores,
-            collector=preset.collector,
-            rollout=preset.rollout,
-            step=step,
-            poll_iterations=preset.engine.poll_iterations,
-            clock=world.clock,
-        )
+        rollout = world.collect(step)
         learned = self.learn(rollout)
         record = self.record(rollout, learned, evaluation)
         if preset.run.dump:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 
 from gpu_runs import checkpoint, dump
-from gpu_runs.collect import collect_step
 from gpu_runs.evaluate import evaluate
 from gpu_runs.preset import Preset
 from gpu_runs.setup import World, build_world, choose_device
@@ -100,16 +99,7 @@ def _play(job: Job) -> tuple[pd.DataFrame, pa.Table]:
     world, preset = job.world(), job.preset
     rows, tables = [], []
     for step in range(-1, job.n_steps):
-        rollout = collect_step(
-            world.generator,
-            world.prompts,
-            scores=world.scores,
-            collector=preset.collector,
-            rollout=preset.rollout,
-            step=step,
-            poll_iterations=preset.engine.poll_iterations,
-            clock=world.clock,
-        )
+        rollout = world.collect(step)
         if step < 0:
             world.prompts.position = 0
             continue
