@@ -17,9 +17,9 @@ from dapolab.advise.options import Option, Setting
 from dapolab.compare import scenarios_with_draws
 from dapolab.scenario import ConfigError, JointWorkload, Scenario
 from dapolab.sim.run import simulate
-from dapolab.stats import LEVEL, Estimate, mean_estimate, paired_ratio
-from dapolab.sweep import COSTS, Best, Limit, Point, measure, row_of, select
-from dapolab.sweep.point import SIGNAL, Replications
+from dapolab.stats import LEVEL, Estimate, mean_estimate
+from dapolab.sweep import COSTS, Best, Limit, Point, measure, over_baseline, row_of, select
+from dapolab.sweep.point import Replications
 
 METRICS = tuple(COSTS)
 FILL = "rollout/effective_fill_ratio"
@@ -132,7 +132,7 @@ def advise(
         option=chosen,
         baseline=baseline.name,
         settings=names[chosen].settings,
-        gain=_gain(pair[chosen], pair[baseline.name], metric) if usable else None,
+        gain=over_baseline(pair[chosen], pair[baseline.name], metric) if usable else None,
         costs=_costs({name: pair[name] for name in (chosen, baseline.name)}),
         best=best,
         turns=tuple(
@@ -179,33 +179,19 @@ def _rank(
         rows.append(row)
         if on_done:
             on_done()
-    best = select(
+    return select(
         points,
         pd.DataFrame(rows),
         metric=metric,
         subject_to=limits,
         fresh_seed=seed + _FRESH,
         n_jobs=jobs,
+        name_of=_option_of,
     )
-    return _unprefixed(best)
 
 
-def _unprefixed(best: Best) -> Best:
-    """Return the ranking with the options' own names (a sweep says option=NAME)."""
-
-    def own(name: str) -> str:
-        return name.removeprefix("option=")
-
-    return Best(
-        metric=best.metric,
-        best_set=tuple(map(own, best.best_set)),
-        confirmed={own(name): found for name, found in best.confirmed.items()},
-        baseline=own(best.baseline),
-        stage1=tuple(map(own, best.stage1)),
-        pareto=tuple(map(own, best.pareto)),
-        set_aside={own(name): reason for name, reason in best.set_aside.items()},
-        violated=tuple(map(own, best.violated)),
-    )
+def _option_of(point: Point) -> str:
+    return point.id
 
 
 def _runs(
@@ -219,10 +205,7 @@ def _runs(
     """Measure options on a seed; ``fitted``: each replication with its own draw of the fit."""
     draws = scenarios_with_draws(scenario) if fitted else None
     points = _points(scenario, options, seed=seed)
-    if draws is None:
-        measured = Parallel(n_jobs=jobs)(delayed(measure)(point) for point in points)
-        return {point.id: runs for point, runs in zip(points, measured, strict=True)}
-    workloads = [draws(r).workload for r in range(scenario.run.replications)]
+    workloads = [draws(r).workload for r in range(scenario.run.replications)] if draws else None
     measured = Parallel(n_jobs=jobs)(delayed(measure)(point, workloads) for point in points)
     return {point.id: runs for point, runs in zip(points, measured, strict=True)}
 
@@ -237,20 +220,6 @@ def _side_effect(runs: Replications) -> tuple[float, float]:
 def _mean(runs: Replications, metric: str) -> float:
     values = runs.means[metric].to_numpy(float)
     return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
-
-
-def _gain(mine: Replications, base: Replications, metric: str) -> Estimate | None:
-    column = COSTS[metric]
-    try:
-        return paired_ratio(
-            mine.totals[column].to_numpy(),
-            mine.totals[SIGNAL].to_numpy(),
-            base.totals[column].to_numpy(),
-            base.totals[SIGNAL].to_numpy(),
-            level=LEVEL,
-        )
-    except ValueError:  # one of the two trained nothing that carries signal
-        return None
 
 
 def _costs(runs: Mapping[str, Replications]) -> dict[str, dict[str, Estimate]]:

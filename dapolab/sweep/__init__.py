@@ -1,6 +1,6 @@
 """A grid, lists or random draws of scenarios: run what is missing, one row a point, rank them."""
 
-from dapolab.sweep.best import Best, Limit, known_metric, select
+from dapolab.sweep.best import Best, Limit, known_metric, over_baseline, select
 from dapolab.sweep.expand import (
     Point,
     RandomDraws,
@@ -27,6 +27,7 @@ __all__ = [
     "identity",
     "known_metric",
     "measure",
+    "over_baseline",
     "plan",
     "read_sweep",
     "read_table",

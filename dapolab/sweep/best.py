@@ -138,8 +138,16 @@ def known_metric(name: str) -> str:
     raise ConfigError(f"unknown metric {name!r}; nearest: {near[0]}")
 
 
+def settings_of(point: Point) -> str:
+    """Return what a point is called: the settings that it changes."""
+    return settings_text(point.changed)
+
+
 def contenders(
-    points: Sequence[Point], table: pd.DataFrame
+    points: Sequence[Point],
+    table: pd.DataFrame,
+    *,
+    name_of: Callable[[Point], str] = settings_of,
 ) -> tuple[list[Contender], dict[str, str]]:
     """Return the points by settings, seeds taken together, and those that cannot be ranked.
 
@@ -148,7 +156,7 @@ def contenders(
     """
     groups: dict[str, list[Point]] = {}
     for point in points:
-        groups.setdefault(settings_text(point.changed), []).append(point)
+        groups.setdefault(name_of(point), []).append(point)
     rows = table.set_index("id")
     found, aside = [], {}
     for name, same in groups.items():
@@ -196,6 +204,7 @@ def select(
     fresh_seed: int,
     n_jobs: int | None = None,
     level: float = LEVEL,
+    name_of: Callable[[Point], str] = settings_of,
     on_start: Callable[[int], None] | None = None,
     on_done: Callable[[], None] | None = None,
 ) -> Best:
@@ -208,6 +217,7 @@ def select(
     subject_to : limits on metrics.
     pareto : a second metric, less is better: also return the front of both.
     fresh_seed : first of the seeds of stage 2; must not be one of the sweep's.
+    name_of : what the points of one contender have in common, and are called.
     on_start, on_done : told the number of points of stage 2, then each one that is finished.
 
     Raises
@@ -217,7 +227,7 @@ def select(
     """
     if fresh_seed in {point.seed for point in points}:
         raise ConfigError(f"seed {fresh_seed} is one of the sweep's own: stage 2 needs fresh ones")
-    everyone, aside = contenders(points, table)
+    everyone, aside = contenders(points, table, name_of=name_of)
     ranked = [c for c in everyone if metric in c.values]
     aside |= {c.name: f"it has no interval for {metric}" for c in everyone if c not in ranked}
     feasible = [c for c in ranked if c.satisfies(subject_to)]
@@ -332,9 +342,7 @@ def _stage2(
     confirmed: dict[str, dict[str, Estimate]] = {}
     for name, own in runs.items():
         confirmed[name] = {m: e for m in names if (e := _estimate(own, m, level=each))}
-        ratio = (
-            _over_baseline(own, runs[baseline], metric, level=each) if name != baseline else None
-        )
+        ratio = over_baseline(own, runs[baseline], metric, level=each) if name != baseline else None
         if ratio is not None:
             confirmed[name]["ratio"] = ratio
     violated = tuple(
@@ -372,8 +380,8 @@ def _estimate(runs: Replications, metric: str, *, level: float) -> Estimate | No
     return mean_estimate(values, unit=BY_NAME[metric].unit, level=level)
 
 
-def _over_baseline(
-    mine: Replications, base: Replications, metric: str, *, level: float
+def over_baseline(
+    mine: Replications, base: Replications, metric: str, *, level: float = LEVEL
 ) -> Estimate | None:
     """Return the ratio to the baseline, paired by replication; None where there is none."""
     try:

@@ -111,9 +111,9 @@ def run_sweep(
     for n, seconds in _in_parallel(todo, folder, engine=engine, n_jobs=n_processes, end_s=end_s):
         n_computed += n
         busy_s += seconds
-        for _ in range(n if on_done else 0):
-            assert on_done is not None
-            on_done()
+        if on_done:
+            for _ in range(n):
+                on_done()
     wall_s = time.perf_counter() - started
     table = _assemble(points, _committed(folder))
     changed = {point.id: point for point in points}
