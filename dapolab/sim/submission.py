@@ -198,24 +198,15 @@ class Submission:
             lengths_PG, position_P = lengths_PG[order_P], position_P[order_P]
             entering = (first + order_P).tolist()
             result.is_plain = False
-        if self._service is None:
-            engine_group = self._engine.submit(
-                at_s=at_s,
-                group_P=prompt_P,
-                prompt_tokens_P=prompt_tokens_P,
-                n_tokens_PG=lengths_PG,
-                enough=enough,
-            )
-        else:
-            engine_group = self._service.submit(
-                at_s=at_s,
-                group_P=prompt_P,
-                position_P=position_P,
-                prompt_tokens_P=prompt_tokens_P,
-                n_tokens_PG=lengths_PG,
-                enough=enough,
-                visit=visit,
-            )
+        engine_group = self._run(
+            at_s=at_s,
+            group_P=prompt_P,
+            position_P=position_P,
+            prompt_tokens_P=prompt_tokens_P,
+            n_tokens_PG=lengths_PG,
+            enough=enough,
+            visit=visit,
+        )
         self._index_of += entering
         engine_groups = range(engine_group, engine_group + n)
         result.parts += map(Part, engine_groups, entering, repeat(0), repeat(samples), repeat(at_s))
@@ -227,30 +218,52 @@ class Submission:
         if samples < self._size:
             result.members |= {index: tuple(range(samples)) for index in indices}
 
+    def _run(
+        self,
+        *,
+        at_s: float,
+        group_P: Ints,
+        position_P: Ints,
+        prompt_tokens_P: Ints,
+        n_tokens_PG: Ints,
+        first: int = 0,
+        enough: int | None = None,
+        visit: int = 0,
+    ) -> int:
+        """Submit to the engine, by way of the service where answers need one."""
+        if self._service is None:
+            return self._engine.submit(
+                at_s=at_s,
+                group_P=group_P,
+                prompt_tokens_P=prompt_tokens_P,
+                n_tokens_PG=n_tokens_PG,
+                enough=enough,
+            )
+        return self._service.submit(
+            at_s=at_s,
+            group_P=group_P,
+            position_P=position_P,
+            prompt_tokens_P=prompt_tokens_P,
+            n_tokens_PG=n_tokens_PG,
+            first=first,
+            enough=enough,
+            visit=visit,
+        )
+
     def _continue(self, action: Continue, *, at_s: float) -> None:
         index, result = action.index, self._result
         groups, row = self._rows[index]
         first = result.finished[index].n_samples
         last = first + action.samples
         lengths_PG = groups.n_tokens_PG[row : row + 1, first:last]
-        prompt_P = groups.prompt_id_P[row : row + 1]
-        prompt_tokens_P = groups.prompt_tokens_P[row : row + 1]
-        if self._service is None:
-            engine_group = self._engine.submit(
-                at_s=at_s,
-                group_P=prompt_P,
-                prompt_tokens_P=prompt_tokens_P,
-                n_tokens_PG=lengths_PG,
-            )
-        else:
-            engine_group = self._service.submit(
-                at_s=at_s,
-                group_P=prompt_P,
-                position_P=groups.position_P[row : row + 1],
-                prompt_tokens_P=prompt_tokens_P,
-                n_tokens_PG=lengths_PG,
-                first=first,
-            )
+        engine_group = self._run(
+            at_s=at_s,
+            group_P=groups.prompt_id_P[row : row + 1],
+            position_P=groups.position_P[row : row + 1],
+            prompt_tokens_P=groups.prompt_tokens_P[row : row + 1],
+            n_tokens_PG=lengths_PG,
+            first=first,
+        )
         self._index_of.append(index)
         result.parts.append(Part(engine_group, index, first, action.samples, at_s))
         result.members[index] = tuple(range(last))
