@@ -19,6 +19,7 @@ from dapolab.bandit.run import train
 from dapolab.bandit.settings import Mode, Training
 from dapolab.bandit.studies import STUDIES, Study, find_study
 from dapolab.bandit.three_paths import Effects, three_paths
+from dapolab.bandit.together import train_together
 
 __all__ = [
     "STUDIES",
@@ -49,4 +50,5 @@ __all__ = [
     "sampled_gradients",
     "three_paths",
     "train",
+    "train_together",
 ]

@@ -21,12 +21,13 @@ from dapolab.cli.output import (
     print_files,
     print_notes,
     progress,
+    torch_needed,
 )
 from dapolab.cli.parsing import whole_number
 from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dapolab.bandit import Curves, Mode, Study
+    from dapolab.bandit import Mode, Study
     from dapolab.report.document import Document
     from dapolab.stats import Estimate
 
@@ -79,14 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the modes and print what became of them."""
-    try:
+    with torch_needed("bandit"):
         import dapolab.bandit  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ConfigError(
-            "bandit needs torch; install the extra: pip install 'dapolab[train]'"
-        ) from None
     folder = output_folder(options.output) if options.output else None
     if options.name is None:
         _list(options)
@@ -110,37 +105,16 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _run_study(options: argparse.Namespace, folder: Path | None) -> None:
-    from dapolab.bandit import (
-        curve_table,
-        final_estimates,
-        find_study,
-        first_drift,
-        gradient_estimates,
-        train,
-    )
+    from dapolab.bandit import curve_table, find_study, train_together
 
     study = find_study(options.name)
     bandit = study.bandit(**dict(_settings(options.set, study)))
     modes = _modes(options, study)
-    candidates = max(mode.training.n_candidates for mode in modes)
-    runs: list[Curves] = []
     total = sum(mode.training.n_steps for mode in modes)
     with progress(f"bandit {study.name}", total) as tick:
-        for mode in modes:
-            runs.append(
-                train(
-                    bandit,
-                    mode,
-                    seeds=range(options.seeds),
-                    seed=options.seed,
-                    candidates=candidates,
-                    on_step=tick,
-                )
-            )
-    found = {run.mode: final_estimates(run) for run in runs}
-    for mode in modes:
-        drift = first_drift(bandit, mode, seed=options.seed)
-        found[mode.name] = found[mode.name] | drift | gradient_estimates(bandit, mode)
+        runs, found = train_together(
+            bandit, modes, seeds=range(options.seeds), seed=options.seed, on_step=tick
+        )
     body = {"environment": study.name, "arms": _documents(found)}
     table = curve_table(runs)
     paths: list[Path] = []

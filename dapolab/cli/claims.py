@@ -17,8 +17,8 @@ from dapolab.cli.output import (
     print_files,
     print_notes,
     progress,
+    torch_needed,
 )
-from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,14 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Measure the claims and print their verdicts."""
-    try:
+    with torch_needed("claims"):
         from dapolab.claims import CLAIMS, document, find_claims, run_claims
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ConfigError(
-            "claims needs torch; install the extra: pip install 'dapolab[train]'"
-        ) from None
     folder = output_folder(options.output) if options.output else None
     chosen = CLAIMS if options.id is None else find_claims(CLAIMS, options.id)
     with progress("claims", len(chosen)) as tick:

@@ -77,6 +77,19 @@ def progress(title: str, total: int) -> Iterator[Any]:
         yield lambda: bar.advance(task)
 
 
+@contextmanager
+def torch_needed(what: str) -> Iterator[None]:
+    """Refuse ``what`` in one line that names the extra, where an import finds no torch."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError(
+            f"{what} needs torch; install the extra: pip install 'dapolab[train]'"
+        ) from None
+
+
 def print_lines(out: Console, lines: Iterable[str]) -> None:
     """Print each text as it is: no markup, wrapped between words."""
     for line in lines:

@@ -11,7 +11,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dapolab.cli.output import console, emit_json, output_folder, print_files, progress
+from dapolab.cli.output import (
+    console,
+    emit_json,
+    output_folder,
+    print_files,
+    progress,
+    torch_needed,
+)
 from dapolab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -93,7 +100,9 @@ def _draw(
 
     for study in studies:
         if options.measure:
-            _check_torch(study)
+            if study.needs_torch:
+                with torch_needed(f"measuring {study.name}"):
+                    import dapolab.bandit  # noqa: F401
             with progress(f"measuring {study.name}", study.n_parts) as tick:
                 tables = study.measure(options.seed, options.quick, tick)
             stored = save(study, folder, tables, seed=options.seed, quick=options.quick)
@@ -108,16 +117,3 @@ def _draw_index(folder: Path) -> Path:
     from dapolab.studies import index_document
 
     return render(index_document(folder), folder, stem="index")[0]
-
-
-def _check_torch(study: "Study") -> None:
-    if not study.needs_torch:
-        return
-    try:
-        import dapolab.bandit  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ConfigError(
-            f"measuring {study.name} needs torch; install the extra: pip install 'dapolab[train]'"
-        ) from None

@@ -91,15 +91,7 @@ def _measure(part: Part, *, seed: int, seeds: range) -> dict[str, pd.DataFrame]:
             f"{part.name}.effects": _effects(seed=seed, seeds=seeds),
             f"{part.name}.reads": pd.DataFrame({"text": [_THREE_PATHS_READ]}),
         }
-    from dapolab.bandit import (
-        curve_table,
-        final_estimates,
-        find_study,
-        first_drift,
-        gradient_estimates,
-        parse_mode,
-        train,
-    )
+    from dapolab.bandit import curve_table, find_study, parse_mode, train_together
 
     study = find_study(part.environment)
     bandit = study.bandit(**dict(part.settings or {}))
@@ -107,14 +99,7 @@ def _measure(part: Part, *, seed: int, seeds: range) -> dict[str, pd.DataFrame]:
         parse_mode(word, base=study.base, penalty=study.penalty)
         for word in part.modes or study.modes
     ]
-    candidates = max(mode.training.n_candidates for mode in modes)
-    runs = [train(bandit, mode, seeds=seeds, seed=seed, candidates=candidates) for mode in modes]
-    found = {
-        mode.name: final_estimates(run)
-        | first_drift(bandit, mode, seed=seed)
-        | gradient_estimates(bandit, mode)
-        for mode, run in zip(modes, runs, strict=True)
-    }
+    runs, found = train_together(bandit, modes, seeds=seeds, seed=seed)
     return {
         f"{part.name}.curves": _thinned(curve_table(runs)),
         f"{part.name}.estimates": estimate_table(found),
