@@ -179,15 +179,14 @@ class Collecting:
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         result = self.result
+        failed = result.service.failed if result.service is not None else ()
         for action in actions:
             if not self._open:
                 return
             match action:
                 case Submit() | Continue():
                     self._asked.append(action)
-                case Keep(index=index) | Drop(index=index) | Carry(index=index) if self._has_failed(
-                    index
-                ):
+                case Keep(index=index) | Drop(index=index) | Carry(index=index) if index in failed:
                     result.status[index] = FAILED  # whatever the policy makes of it
                 case Keep(index=index, members=members):
                     result.kept.append(index)
