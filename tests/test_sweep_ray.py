@@ -12,10 +12,16 @@ from cli_cases import Desk
 
 pytest.importorskip("ray", reason="--engine ray: pip install 'dapolab[ray]'")
 
-ON_RAY = """\
+
+TROUBLED = """\
 import sys
 import ray
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+begin = ray.init
+def begin_with_trouble(**settings):
+    begun = begin(**settings)
+    print("(raylet) the node is low on memory")  # where and how Ray reports it, at any moment
+    return begun
+ray.init = begin_with_trouble
 from dapolab.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -28,14 +34,15 @@ def test_ray_gives_the_table_that_processes_give(tmp_path, monkeypatch, capsys):
     desk.write(
         "s.toml", f'name = "s"\nbase = "tiny.toml"\n[grid]\n"workload.pass_rate.p" = {values}\n'
     )
-    words = [sys.executable, "-W", "ignore", "-c", ON_RAY, "sweep", "s.toml", "-o", "out"]
+    words = [sys.executable, "-W", "ignore", "-c", TROUBLED, "sweep", "s.toml", "-o", "out"]
     words += ["--engine", "ray", "--jobs", "2", "--json"]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     child = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=300, env=environment
     )
     assert child.returncode == 0, child.stderr
-    document = json.loads(child.stdout[child.stdout.index("{") :])  # Ray may speak first
+    document = json.loads(child.stdout)  # nothing but the document
+    assert "low on memory" in child.stderr
     assert (document["points"], document["computed"], document["failed"]) == (12, 12, 0)
     alone = desk.done("sweep", "s.toml", "-o", "alone", "--json", "--jobs", "1").document["table"]
     tables = [pd.read_parquet(Path(t)).drop(columns="seconds") for t in (document["table"], alone)]

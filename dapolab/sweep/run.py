@@ -3,8 +3,10 @@
 import itertools
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,12 +110,14 @@ def run_sweep(
     todo = plan(points, folder) if missing is None else list(missing)
     n_processes, n_computed, busy_s = n_jobs or -1, 0, 0.0
     end_s = started + max_seconds if max_seconds is not None else float("inf")
-    for n, seconds in _in_parallel(todo, folder, engine=engine, n_jobs=n_processes, end_s=end_s):
-        n_computed += n
-        busy_s += seconds
-        if on_done:
-            for _ in range(n):
-                on_done()
+    with _workers(engine, n_processes) as backend, parallel_config(backend, n_jobs=n_processes):
+        n_workers = int(effective_n_jobs(n_processes))
+        for n, seconds in _in_parallel(todo, folder, backend, n_workers, end_s):
+            n_computed += n
+            busy_s += seconds
+            if on_done:
+                for _ in range(n):
+                    on_done()
     wall_s = time.perf_counter() - started
     table = _assemble(points, _committed(folder))
     changed = {point.id: point for point in points}
@@ -124,9 +128,7 @@ def run_sweep(
         n_skipped=len(points) - len(todo),
         n_left=len(todo) - n_computed,
         seconds=time.perf_counter() - started,
-        efficiency=busy_s / (wall_s * _processes(engine, n_processes))
-        if n_computed
-        else float("nan"),
+        efficiency=busy_s / (wall_s * n_workers) if n_computed else float("nan"),
         table=table,
         failures=tuple(
             f"{settings_text(changed[i].changed)}, seed {changed[i].seed}: {error}"
@@ -163,39 +165,37 @@ def _assemble(points: Sequence[Point], rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_parallel(
-    points: Sequence[Point], folder: Path, *, engine: str, n_jobs: int, end_s: float
+    points: Sequence[Point], folder: Path, backend: str, n_workers: int, end_s: float
 ) -> Iterator[tuple[int, float]]:
-    backend = _backend(engine)
     if not points or time.perf_counter() >= end_s:
         return
     rest, chunk = list(points), 1
-    if engine == "local":
+    if backend == "loky":
         # the first ones here: workers then find the compiled kernel in its cache, and the seconds
         # of a point are known; the very first may have compiled it
         for _ in range(min(2, len(rest))):
             n, seconds = _run_and_commit([rest.pop(0)], folder)
-            chunk = _chunk(seconds, len(rest), n_jobs)
+            chunk = _chunk(seconds, len(rest), n_workers)
             yield n, seconds
     chunks = (list(part) for part in _batched(rest, chunk))
     timely = itertools.takewhile(lambda _: time.perf_counter() < end_s, chunks)
-    if engine == "local" and n_jobs == 1:
+    if backend == "loky" and n_workers == 1:
         yield from (_run_and_commit(part, folder) for part in timely)
         return
     work = (delayed(_run_and_commit)(part, folder) for part in timely)
-    if engine == "local":
+    if backend == "loky":
         interrupts = {"initializer": _leave_interrupts_to_the_parent}
-        with parallel_config(backend=backend, n_jobs=n_jobs, **interrupts):
+        with parallel_config(backend, n_jobs=n_workers, **interrupts):
             yield from Parallel(return_as="generator_unordered", batch_size=1)(work)
         return
-    with parallel_config(backend=backend, n_jobs=n_jobs):
-        # Ray's backend returns lists alone: a few hand-outs a worker at a time keep the bar moving
-        while some := list(itertools.islice(work, 4 * int(effective_n_jobs(n_jobs)))):
-            yield from Parallel(batch_size=1)(some)
+    # Ray's backend returns lists alone: a few hand-outs a worker at a time keep the bar moving
+    while some := list(itertools.islice(work, 4 * n_workers)):
+        yield from Parallel(batch_size=1)(some)
 
 
-def _chunk(seconds: float, n_left: int, n_jobs: int) -> int:
+def _chunk(seconds: float, n_left: int, n_workers: int) -> int:
     """Return points a hand-out: a second of work, yet enough hand-outs to keep all busy."""
-    share = n_left // (4 * int(effective_n_jobs(n_jobs)))
+    share = n_left // (4 * n_workers)
     return max(1, min(int(_CHUNK_S / max(seconds, 1e-6)), _CHUNK_POINTS, share))
 
 
@@ -203,21 +203,34 @@ def _batched(points: Sequence[Point], n: int) -> Iterator[Sequence[Point]]:
     return (points[i : i + n] for i in range(0, len(points), n))
 
 
-def _processes(engine: str, n_jobs: int) -> int:
-    with parallel_config(backend=_backend(engine)):
-        return int(effective_n_jobs(n_jobs))
-
-
 def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _backend(engine: str) -> str:
+@contextmanager
+def _workers(engine: str, n_jobs: int) -> Iterator[str]:
+    """Yield joblib's name of the engine; Ray is joined, or begun here, and left at the end."""
     if engine == "local":
-        return "loky"
+        yield "loky"
+        return
     try:
+        import ray
         from ray.util.joblib import register_ray
     except ImportError:
         raise ConfigError("--engine ray needs Ray: pip install 'dapolab[ray]'") from None
     register_ray()
-    return "ray"
+    if ray.is_initialized():
+        yield "ray"
+        return
+    quiet = {"log_to_driver": False, "configure_logging": False}
+    # Ray prints its nodes' troubles on stdout at any moment; that is for the command's own answer
+    with redirect_stdout(sys.stderr):
+        try:
+            ray.init(address="auto", **quiet)  # a running cluster: RAY_ADDRESS or this machine's
+        except ConnectionError:
+            n_cpus = n_jobs if n_jobs > 0 else None
+            ray.init(address="local", num_cpus=n_cpus, include_dashboard=False, **quiet)
+        try:
+            yield "ray"
+        finally:
+            ray.shutdown()
