@@ -26,14 +26,11 @@ from dapolab.claims.verdict import estimate, judge
 from dapolab.cli import claims as command
 from dapolab.cli import main
 from dapolab.errors import ConfigError
-from dapolab.objective import clipping, length, loss
-from dapolab.objective.estimators import Members
-from dapolab.objective.groups import Groups
-from dapolab.objective.masking import keep_valid
 from dapolab.report.render import html_page, markdown_page
-from dapolab.scenario import CispoClip, SeqMeanTokenMean, TokenMean, TokenMeanMicro, build
+from dapolab.scenario import build
 from dapolab.sim.run import simulate
 from tests.listed_stream import ListedStream
+from tests.mutants import MUTANTS
 
 EXACT = tuple(c for c in CLAIMS if c.measure is not None and c.repeat == "exact")
 FAST = tuple(c for c in EXACT if c.id not in ("dapo-clip-higher", "seed-worst-waves"))
@@ -280,99 +277,13 @@ def test_kept_accuracy_is_not_accuracy_by_hand(monkeypatch) -> None:
 
 # ---------------------------------------------------------------------------- mutations
 
-SCALES, BOUNDS, PENALTY = loss.row_scales, clipping.ratio_bounds, length.overlong_penalty
-STD, BY_ID = Members.std, Groups.by_id
 
-
-def swapped_means(mask, config, **rest):
-    other = {"token-mean": SeqMeanTokenMean(), "seq-mean-token-mean": TokenMean()}
-    return SCALES(mask, other.get(config.kind, config), **rest)
-
-
-def local_denominators(mask, config, **rest):
-    return SCALES(mask, TokenMeanMicro() if config.kind == "token-mean" else config, **rest)
-
-
-def masked_in_denominator(mask, config, **rest):
-    if config.kind == "token-mean":
-        config = config.model_copy(update={"filtered_tokens": "in"})
-    return SCALES(mask, config, **rest)
-
-
-def swapped_epsilons(clip, advantages):
-    return BOUNDS(clip.model_copy(update={"low": clip.high, "high": clip.low}), advantages)
-
-
-def dual_clip_for_all(clip, advantages):
-    lower, upper = BOUNDS(clip, advantages)
-    dual_c = getattr(clip, "dual_c", None)
-    return lower, upper if dual_c is None else upper.clamp(max=dual_c)
-
-
-def summed_log_ratio(tokens, clip):
-    return keep_valid(tokens.ratio_of(clip), mask=tokens.mask).sum(dim=-1, keepdim=True)
-
-
-def attached_weight(tokens, clip):
-    assert isinstance(clip, CispoClip)
-    return tokens.ratio_of(clip).exp().clamp(max=1.0 + clip.high)
-
-
-def off_by_one(lengths, config):
-    return PENALTY(lengths + 1, config)
-
-
-def unclamped(lengths, config):
-    return PENALTY(lengths, config.model_copy(update={"beyond": "unclamped"}))
-
-
-def filter_on_shaped(monkeypatch):
-    from dapolab.bandit import gradients
-
-    kept = gradients._kept
-
-    def always_shaped(bandit, mode, theta, answers):
-        training = mode.training.model_copy(update={"filter": "shaped"})
-        return kept(bandit, mode.model_copy(update={"training": training}), theta, answers)
-
-    monkeypatch.setattr(gradients, "_kept", always_shaped)
-
-
-def batch_baseline(monkeypatch):
-    one_group = classmethod(lambda cls, ids: BY_ID(torch.zeros_like(ids)))
-    monkeypatch.setattr(Groups, "by_id", one_group)
-
-
-MUTATIONS = {
-    "token-mean and seq-mean swapped": (loss, "row_scales", swapped_means, "seed-long-answers"),
-    "local denominators": (loss, "row_scales", local_denominators, "p8"),
-    "masked tokens in the denominator": (
-        loss, "row_scales", masked_in_denominator, "overlong-filtering",
-    ),
-    "the other ddof": (
-        Members, "std", lambda self, ddof: STD(self, 1 - ddof), "dr-grpo-difficulty-bias",
-    ),
-    "epsilons swapped": (clipping, "ratio_bounds", swapped_epsilons, "clip-log-symmetric"),
-    "clip side flipped": (clipping, "ratio_bounds", lambda c, a: BOUNDS(c, -a), "clip-gates"),
-    "dual clip for A > 0": (clipping, "ratio_bounds", dual_clip_for_all, "clip-gates"),
-    "CISPO weight attached": (clipping, "weight_without_gradient", attached_weight, "clip-gates"),
-    "overlong unclamped": (length, "overlong_penalty", unclamped, "overlong-form"),
-    "threshold off by one": (length, "overlong_penalty", off_by_one, "overlong-form"),
-    "GSPO without 1/L": (clipping, "sequence_log_ratio", summed_log_ratio, "c13"),
-    "filter on shaped": (filter_on_shaped, None, None, "p11"),
-    "batch baseline": (batch_baseline, None, None, "dr-grpo-difficulty-bias"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutation_of_the_objective_turns_a_verdict(name, monkeypatch) -> None:
-    where, attribute, mutant, text = MUTATIONS[name]
-    claim = next(c for c in CLAIMS if c.id.startswith(text))
+    mutant = MUTANTS[name]
+    claim = next(c for c in CLAIMS if c.id.startswith(mutant.claim))
     before = run_claim(claim, seed=0, quick=True).verdict
-    if attribute is None:
-        where(monkeypatch)
-    else:
-        monkeypatch.setattr(where, attribute, mutant)
+    monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.replacement)
     after = run_claim(claim, seed=0, quick=True).verdict
     assert {before, after} == {"holds", "fails"}
 

@@ -127,6 +127,13 @@ def test_dual_clip_and_the_metric_that_shows_it() -> None:
     assert metrics["clip/dual_share"] == 0.0
 
 
+def test_dual_clip_leaves_positive_advantages_alone() -> None:
+    """A > 0 has the upper bound 1 + high, be it above c: at ratio 3.5 the gradient is −A·r."""
+    loss, gradient, metrics = one_token(3.5, 1.0, PpoClip(high=4.0, dual_c=3.0))
+    assert (loss, gradient) == (pytest.approx(-3.5), pytest.approx(-3.5))
+    assert metrics["clip/dual_share"] == 0.0
+
+
 @pytest.mark.parametrize(
     ("ratio", "A", "upper", "lower", "active"),
     [

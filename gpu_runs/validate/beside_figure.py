@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from dapolab.report import FigureSpec
 from dapolab.report.style import MARKERS, MODEL, MUTED, OBSERVED, SPARE_COLOURS, drawing, new_figure
@@ -21,15 +22,23 @@ def beside(
         for name, part in predicted.groupby("instrument", sort=False)
         if part["quantity"].isin(found).any()
     ]
-    rows = max(measured.loc[measured["quantity"] == q, "setting"].nunique() for q in found)
+    settings = max(measured.loc[measured["quantity"] == q, "setting"].nunique() for q in found)
+    n_columns = len(found) if len(found) < 4 else 2
+    n_rows = -(-len(found) // n_columns)
     with drawing():
-        figure = new_figure(height_in=1.3 + 0.42 * rows)
-        panels = figure.subplots(1, len(found), squeeze=False)[0]
-        for axes, quantity in zip(panels, found, strict=True):
+        figure = new_figure(height_in=0.5 + n_rows * (0.8 + 0.42 * settings))
+        panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+        for axes, quantity in zip(panels, found, strict=False):
             _panel(axes, quantity, quantities[quantity], predicted, measured, instruments)
-        handles, labels = panels[0].get_legend_handles_labels()
-        unique = dict(zip(labels, handles, strict=True))
-        figure.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=4)
+        for axes in panels[len(found) :]:
+            axes.set_axis_off()
+        drawn = [axes.get_legend_handles_labels() for axes in panels]
+        unique = {
+            label: handle
+            for handles, labels in drawn
+            for handle, label in zip(handles, labels, strict=True)
+        }
+        figure.legend(unique.values(), unique.keys(), loc="outside lower left", ncols=3)
     return FigureSpec(
         name=name, figure=figure, title=title, alt=_alt(measured, found), how_to_read=read
     )
@@ -67,6 +76,8 @@ def _panel(
     axes.set_yticks(range(len(settings)), labels=settings)
     axes.tick_params(axis="y", labelsize=8)
     axes.set_ylim(len(settings) - 0.2, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel(label, color=MUTED)
 
 

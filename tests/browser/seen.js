@@ -79,6 +79,7 @@ globalThis.seen = (() => {
   };
   // What lies under the middle of a text: a filled shape of the figure, or the card that it is on.
   const groundOf = text => {
+    text.scrollIntoView({behavior: "instant", block: "center"});  // only what is seen can be asked for
     const box = text.getBoundingClientRect();
     const under = document.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
     for (const element of under) {
@@ -92,7 +93,6 @@ globalThis.seen = (() => {
   };
   // WCAG 2 asks for 4.5 of text. Its other judges leave the text of an SVG out.
   const paleFigures = () => [...document.querySelectorAll("figure svg")].flatMap(svg => {
-    svg.scrollIntoView({behavior: "instant", block: "start"});
     return [...svg.querySelectorAll("text")].flatMap(text => {
       const ratio = contrast(getComputedStyle(text).fill, groundOf(text));
       const name = svg.closest("figure").id;
