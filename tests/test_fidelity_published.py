@@ -16,16 +16,21 @@ from dapolab.fidelity.published import (
     Row,
     Variant,
     fastest_k,
-    open_rows,
+    one_step_off,
     read_baselines,
     rollpacker,
+    rollpacker_steps,
     rows_of,
     systems,
+    verl_async,
+    verl_async_moe,
 )
+from dapolab.fidelity.published.h20 import decode_law, kv_tokens
+from dapolab.fidelity.published.lengths import UNPUBLISHED
 from dapolab.fidelity.published.row import System
 from dapolab.fidelity.published.seed_run import STEP_S, seed_pairs
 from dapolab.report.fidelity_report import fidelity_document
-from dapolab.scenario import IndependentWorkload, JointWorkload, LognormalLengths
+from dapolab.scenario import AffineLaw, IndependentWorkload, JointWorkload, LognormalLengths
 from dapolab.workload.model import PromptStream
 
 
@@ -35,9 +40,8 @@ def test_every_variant_has_committed_parameters_at_most_two_of_them() -> None:
         assert set(committed[system.name]) == {v.name for v in system.variants}
         assert set(system.baseline) <= set(system.published)
         for parameters in committed[system.name].values():
-            # one scalar a model and baseline row; "tokens" is a count, not fitted to the row
-            fitted = [name for name in parameters if name != "tokens"]
-            assert len(fitted) <= max(2, len(system.baseline))
+            # one scalar a model and baseline row
+            assert len(parameters) <= max(2, len(system.baseline))
 
 
 def test_fastest_of_n_is_the_order_statistic() -> None:
@@ -83,17 +87,90 @@ def test_lengths_from_a_ratio_and_a_quartile() -> None:
     assert abs(1.05 * longest.mean() - 28.0) > 0.5 * error
 
 
-def test_one_step_off_gains_nothing_without_latency_and_never_more_than_it() -> None:
-    for share, latency in ((0.7, 0.0), (0.7, 0.8), (0.4, 0.4)):
-        variant = Variant("", {"rollout_share": share, "latency_share": latency})
-        gain = open_rows._one_step_off(variant, {})["FSDP2"]
-        x = np.linspace(0.01, 0.99, 9801)
-        wait = share * latency
-        cycle = np.maximum(wait + (share - wait) / x, (1 - share) / (1 - x))
-        assert gain == pytest.approx(1 / cycle.min() - 1, abs=2e-3)
-    assert open_rows._one_step_off(Variant("", {"rollout_share": 0.7, "latency_share": 0.0}), {})[
-        "FSDP2"
-    ] == pytest.approx(0.0, abs=1e-9)
+def test_the_figures_average_is_of_longest_rounds() -> None:
+    # k = 4 short rounds to a long one, two blocks: (4 · 9 + 30) / 5
+    seconds = np.array([1, 2, 9, 3, 20, 4, 5, 6, 7, 30], dtype=float)
+    assert rollpacker.plotted_average(seconds, 1.25) == pytest.approx(13.2)
+    # k = 8: one block of 9, the tenth iteration is left out: (8 · 20 + 7) / 9
+    assert rollpacker.plotted_average(seconds, 1.125) == pytest.approx(167 / 9)
+    assert rollpacker.plotted_average(seconds, 1.0) == 30
+
+
+def test_what_a_shorter_rollout_gains_of_a_step() -> None:
+    alone, scheduled, streamed = rollpacker_steps.gains(0.5, (0.7, 0.1, 0.2))
+    assert alone == pytest.approx(1 / 0.65 - 1)
+    assert scheduled == pytest.approx(1 / 0.55 - 1)
+    assert streamed == pytest.approx(1 / 0.51 - 1)
+    for shares in rollpacker_steps.SHARES.values():
+        assert sum(shares) == pytest.approx(1.0)
+
+
+def test_the_law_of_four_h20_is_the_data_sheets() -> None:
+    law = decode_law(4, scale=2.0)
+    # 15.24 GB of weights over 4 · 4 TB/s · 0.8, and 0.5 ms of launches
+    assert law.a_s == pytest.approx(2 * (15.24e9 / 12.8e12 + 5e-4))
+    # 2 · 7.62 Gflop over 4 · 148 Tflop/s · 0.5, and 10 µs of sampler
+    assert law.b_s == pytest.approx(2 * (15.24e9 / 296e12 + 1e-5))
+    # 28 layers · 4 heads · 128 · 2 (K and V) · 2 bytes = 57,344 bytes a token
+    assert law.c_s == pytest.approx(2 * 57_344 / 12.8e12)
+    assert kv_tokens(4) == int((0.8 * 4 * 96e9 - 15.24e9) / 57_344)
+
+
+def test_verls_published_parts_add_up_to_their_steps() -> None:
+    rows = [*verl_async._ROWS, verl_async_moe._ROW]
+    for row in rows:
+        rest = row.step_s - row.wait_s - row.update_s
+        if row.setting == "64:64, fetch of 1 × 32":
+            assert rest == pytest.approx(-8.49)  # as published: no mean of the same steps
+        else:
+            assert 3.5 < rest < 4.5
+        # a version is 512 prompts, whatever is fetched at once
+        assert verl_async.GROUPS % row.fetches == 0
+
+
+@pytest.mark.parametrize("staleness", [0.0, 0.5])
+def test_a_row_is_the_max_plus_cycle(staleness: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = verl_async.AsyncRow("", 16, staleness, 4, 40.0, 0.0, 0.0)
+    # every answer 28,672 tokens at 1 ms an iteration: one batch takes 64 prompts at a time, 8
+    # rounds of 28.672 s on 4 replicas of 16 prompts each
+    law = AffineLaw(a_s=1e-3, b_s=0.0, c_s=0.0, prefill_s=0.0)
+    name = "never stop"
+    monkeypatch.setitem(UNPUBLISHED, name, {"median": 1e7, "sigma": 1e-3, "loop_share": 0.0})
+    wait, step = verl_async.async_step(
+        row,
+        lengths=name,
+        law=law,
+        cap_tokens=28_672,
+        other_s=3.0,
+        sync_s=0.1,
+        kv_capacity_tokens=None,
+    )
+    rollout = 8 * 28.672
+    if staleness == 0.0:
+        # the trainer starts after its first quarter, is as fast as the next three, ends with a
+        # quarter of the update after the last answer; then the rest and the weights
+        assert step == pytest.approx(rollout + 10.0 + 3.1, rel=0.01)
+    else:
+        # rollout never waits for the trainer, so it alone sets the pace
+        assert step == pytest.approx(rollout, rel=0.02)
+    assert wait == pytest.approx(step - 40.0 - 3.1, rel=0.01)
+
+
+def test_one_step_off_is_the_slower_of_rollout_and_training() -> None:
+    system = one_step_off.system()
+    slow, fast = system.variants[2], system.variants[0]
+    assert (slow.values, fast.values["slower"]) == (
+        {"slower": 16 / 12, "rest_share": 0.0},
+        1.0,
+    )
+    found = system.predict(slow, {"FSDP2": 1e-9, "Megatron": 1e-9})
+    assert found["FSDP2, 4:12: step"] == pytest.approx((88 + 286) * 4 / 3)
+    assert found["Megatron, 4:12: gain in total time"] == pytest.approx(699 / (463 * 4 / 3) - 1)
+    committed = read_baselines()[system.name][fast.name]
+    found = system.predict(fast, {name: 100 * scale for name, scale in committed.items()})
+    # 100 times slower, rollout is the step, and the scalar gives back the row it was fitted to
+    assert found["FSDP2, 4:12: step"] > 100 * 247
+    assert found["FSDP2, colocated: generation of a rank"] == pytest.approx(100 * 247, rel=1e-4)
 
 
 def test_a_range_is_no_hit_and_a_miss_has_a_size() -> None:

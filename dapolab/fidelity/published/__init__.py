@@ -5,7 +5,15 @@ Free parameters (two at most a system) are fitted to the baseline row alone and 
 leave open spans a grid of variants; a row is printed as the range over them.
 """
 
-from dapolab.fidelity.published import fastest_k, open_rows, rollpacker, verl_async
+from dapolab.fidelity.published import (
+    april,
+    fastest_k,
+    one_step_off,
+    rollpacker,
+    rollpacker_steps,
+    verl_async,
+    verl_async_moe,
+)
 from dapolab.fidelity.published.row import (
     BASELINES,
     Row,
@@ -34,8 +42,10 @@ def systems() -> list[System]:
     """Return every compared publication."""
     return [
         rollpacker.system(),
+        rollpacker_steps.system(),
         verl_async.system(),
-        open_rows.april(),
+        verl_async_moe.system(),
+        one_step_off.system(),
+        april.system(),
         fastest_k.system(),
-        open_rows.one_step_off(),
     ]

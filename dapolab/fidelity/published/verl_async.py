@@ -1,157 +1,206 @@
 """verl's fully asynchronous trainer: 356 s a step colocated, 231 streamed, 151 stale and partial.
 
-Published (verl docs/advance/fully_async.md): Qwen2.5-Math-7B, DAPO-17k, cap 28k, n 16, H20. On 128
-GPUs colocated a step takes 356 s: generation 178, old log-probabilities 54, update 114. A version
-is 512 prompts (32 a mini-batch, 4 required batches, 4 steps between syncs; from its scripts, to be
-verified). Not published: lengths (four laws), and the update on the trainer's own 64 GPUs: 133 s is
-the colocated 64-GPU row; half of 189 s, the step of 32:32, is the most that linear scaling allows.
-The one free parameter, a scalar on the decode law, is fitted to the 178 s.
+Published (verl docs/advance/fully_async.md, "Experiments"): Qwen2.5-Math-7B, DAPO-17k, cap 28k,
+n 16, H20; a mini-batch of 32 prompts and, in every row, what the trainer waits for samples (gen),
+its update and the step. From recipe/fully_async_policy/shell: gen_tp 4, so a replica is 4 GPUs,
+and 4 mini-batches a fetch × 4 fetches = 512 prompts between weight syncs (train_batch_size 512
+colocated, total_rollout_steps 512·400); where the fetch is 1 or 2 mini-batches, the page's advice
+keeps the 512. At most 16 prompts a replica run at once (fully_async_rollouter.py).
+
+A row's own update is an input; predicted are the wait and with it the step. Not published: lengths
+(four laws), and what of a step is neither wait nor update: between 0 and the 10.7 s colocated. The
+one free parameter, a scalar on the decode law, is fitted to the 178 s of generation on 128 GPUs.
+
+The page of February 2026 has the updates of 16:16 and of colocated 32 the other way round (313.81
+and 269.80): a step of 294.77 s holds no update of 313.81. The first edition, used here, adds up.
 """
 
 from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
 
+from dapolab.fidelity.published.h20 import SLOTS, decode_law, kv_tokens
+from dapolab.fidelity.published.lengths import UNPUBLISHED, workload_of
 from dapolab.fidelity.published.row import System, Variant
 from dapolab.scenario import (
     FullyAsync,
     Hardware,
-    JointWorkload,
+    Law,
     Learner,
     NoFilter,
-    PresetLaw,
     Quota,
     Rollout,
     Run,
     Scenario,
-    Schedule,
 )
 from dapolab.sim.run import simulate
 
-SOURCE = "verl docs/advance/fully_async.md"
-GROUPS, SIZE, CAP_TOKENS, GENERATION_S = 512, 16, 28_672, 178.0
-UPDATE_S, SYNC_S = 114.0, 0.1
+SOURCE = "verl docs/advance/fully_async.md and recipe/fully_async_policy/shell"
+GROUPS, SIZE, CAP_TOKENS, GENERATION_S = 512, 16, 28_672, 177.85
+GEN_TP, PROMPTS_A_REPLICA, SYNC_S = 4, 16, 0.1
+OTHER_S = (0.0, 10.7)
 _STEPS, _WARM_UP = 10, 3
-_STALENESS = {"streamed, staleness 0": 0.0, "staleness 0.1": 0.1, "staleness 0.3": 0.3}
-_STALENESS["staleness 0.5"] = 0.5
-_PUBLISHED = {
-    "colocated on 128: generation": (GENERATION_S, "s"),
-    "colocated on 64: generation": (151.0, "s"),
-    "colocated on 32: generation": (357.0, "s"),
-    "64:64 streamed, staleness 0": (231.0, "s"),
-    "64:64 staleness 0.1": (171.0, "s"),
-    "64:64 staleness 0.3": (146.0, "s"),
-    "64:64 staleness 0.5": (151.0, "s"),
-}
-_NOTES = {
-    "colocated on 64: generation": "published generation is not monotone in GPUs (357, 151, 178 "
-    "s): fitted to the 178 of 128 GPUs, the wait for the longest answer hardly changes on 64",
-    "colocated on 32: generation": "357 s on 32 against 151 on 64 looks like KV memory that binds "
-    "on few GPUs; its capacity is not published and not modelled here",
-    "64:64 staleness 0.1": "a cycle here is the larger of rollout and update, and the update's 95 "
-    "to 133 s are below the 146 to 171 measured: the trainer's own time in that mode is not "
-    "published",
-}
-_NOTES |= {f"64:64 staleness {s}": _NOTES["64:64 staleness 0.1"] for s in ("0.3", "0.5")}
 
 
-def _workload(variant: Variant) -> JointWorkload:
-    v = variant.values
-    return JointWorkload(
-        median_tokens=v["median"],
-        sigma=v["sigma"],
-        loop_share=v["loop_share"],
-        loop_sd_logit=2.06 if v["loop_share"] else 0.0,
-    )
+class AsyncRow(NamedTuple):
+    """One row of a table of asynchronous runs; seconds a step."""
+
+    setting: str
+    rollout_gpus: int
+    staleness: float
+    fetches: int
+    update_s: float
+    wait_s: float
+    step_s: float
 
 
-def _scenario(
-    variant: Variant,
-    scale: float,
+_ROWS = (
+    AsyncRow("64:64, staleness 0", 64, 0.0, 4, 98.77, 128.47, 231.34),
+    AsyncRow("64:64, staleness 0.1", 64, 0.1, 4, 109.12, 58.17, 171.30),
+    AsyncRow("64:64, staleness 0.3", 64, 0.3, 4, 103.22, 38.88, 146.11),
+    AsyncRow("64:64, staleness 0.5", 64, 0.5, 4, 113.16, 33.14, 150.63),
+    AsyncRow("32:32, staleness 0.5", 32, 0.5, 4, 156.98, 28.46, 189.26),
+    AsyncRow("16:16, staleness 0.5", 16, 0.5, 4, 269.80, 21.26, 294.77),
+    AsyncRow("64:64, fetch of 1 × 32", 64, 0.5, 16, 181.08, 30.88, 203.47),
+    AsyncRow("64:64, fetch of 2 × 32", 64, 0.5, 8, 128.08, 26.32, 158.72),
+    AsyncRow("64:64, fetch of 4 × 32", 64, 0.5, 4, 95.06, 25.62, 124.64),
+)
+_COLOCATED = {128: GENERATION_S, 64: 150.72, 32: 357.41}
+_NOTES: dict[str, str] = {}
+
+
+def async_step(
+    row: AsyncRow,
     *,
-    replicas: int,
-    schedule: Schedule | None = None,
-    update_s: float = UPDATE_S,
-    tokens: float = 1.0,
-) -> Scenario:
-    learner = {
-        "update_s_per_token": update_s / tokens,
-        "sync_s": SYNC_S,
-    }
-    if schedule is not None:
-        learner |= {"schedule": schedule, "gpus": 64}  # type: ignore[dict-item]
-    return Scenario(
-        workload=_workload(variant),
-        rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=CAP_TOKENS),
+    lengths: str,
+    law: Law,
+    cap_tokens: int,
+    other_s: float,
+    sync_s: float,
+    kv_capacity_tokens: int | None,
+) -> tuple[float, float]:
+    """Return the trainer's wait and the step, mean seconds of the steps after the warm-up."""
+    replicas = row.rollout_gpus // GEN_TP
+    schedule = FullyAsync(
+        control=Quota(staleness=row.staleness, max_running_groups=PROMPTS_A_REPLICA * replicas),
+        weights="in_flight" if row.staleness else "drained",
+        kv="recomputed",
+        fetches_per_step=row.fetches,
+    )
+    scenario = Scenario(
+        workload=workload_of(UNPUBLISHED[lengths]),
+        rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=cap_tokens),
         collector=NoFilter(),
         hardware=Hardware(
-            law=PresetLaw(name="qwen3-8b-h100-tp1", scale=scale),
+            law=law,
             replicas=replicas,
+            gpus_per_replica=GEN_TP,
+            slots=SLOTS,
+            kv_capacity_tokens=kv_capacity_tokens,
             dispatch="least_loaded",
         ),
-        learner=Learner.model_validate(learner),
-        run=Run(steps=_STEPS if schedule is not None else 4),
+        learner=Learner(
+            schedule=schedule,
+            gpus=row.rollout_gpus,
+            update_fixed_s=row.update_s,
+            fixed_s=other_s,
+            sync_s=sync_s,
+        ),
+        run=Run(steps=_STEPS),
+    )
+    steps = simulate(scenario, seed=0, keep_groups=False).steps.iloc[_WARM_UP:]
+    return (
+        float(steps["pipeline/learner_wait_seconds"].mean()),
+        float(steps["time/step_seconds"].mean()),
     )
 
 
-def _generation(variant: Variant, scale: float, replicas: int) -> tuple[float, float]:
-    """Return mean rollout seconds of a synchronous step, and its trained tokens."""
-    steps = simulate(_scenario(variant, scale, replicas=replicas), seed=0, keep_groups=False).steps
-    tokens = steps["rollout/train_completion_tokens"].mean() + GROUPS * SIZE * 150.0
-    return float(steps["time/rollout_seconds"].mean()), float(tokens)
+def colocated_seconds(
+    *,
+    lengths: str,
+    law: Law,
+    cap_tokens: int,
+    replicas: int,
+    kv_capacity_tokens: int | None,
+) -> float:
+    """Return mean seconds of generating 512 × 16 answers, dealt in contiguous equal parts."""
+    scenario = Scenario(
+        workload=workload_of(UNPUBLISHED[lengths]),
+        rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=cap_tokens),
+        collector=NoFilter(),
+        hardware=Hardware(
+            law=law,
+            replicas=replicas,
+            gpus_per_replica=GEN_TP,
+            slots=SLOTS,
+            kv_capacity_tokens=kv_capacity_tokens,
+        ),
+        run=Run(steps=4),
+    )
+    steps = simulate(scenario, seed=0, keep_groups=False).steps
+    return float(steps["time/rollout_seconds"].mean())
+
+
+@cache
+def _generation(lengths: str, gpus: int) -> float:
+    """Return seconds of a synchronous rollout at scale 1; the engine's time is linear in it."""
+    return colocated_seconds(
+        lengths=lengths,
+        law=decode_law(GEN_TP),
+        cap_tokens=CAP_TOKENS,
+        replicas=gpus // GEN_TP,
+        kv_capacity_tokens=kv_tokens(GEN_TP),
+    )
+
+
+def _lengths_of(variant: Variant) -> str:
+    return variant.name.rpartition(", other ")[0]
 
 
 def _fit(variant: Variant) -> dict[str, float]:
-    seconds, tokens = _generation(variant, 1.0, 128)
-    # the engine's time is linear in the scalar
-    return {"scale": GENERATION_S / seconds, "tokens": tokens}
+    return {"scale": GENERATION_S / _generation(_lengths_of(variant), 128)}
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    scale, tokens = parameters["scale"], parameters["tokens"]
+    scale, lengths = parameters["scale"], _lengths_of(variant)
     found = {
-        f"colocated on {gpus}: generation": _generation(variant, scale, gpus)[0]
-        for gpus in (128, 64, 32)
+        f"colocated on {gpus}: generation": scale * _generation(lengths, gpus)
+        for gpus in _COLOCATED
     }
-    for name, staleness in _STALENESS.items():
-        schedule = FullyAsync(
-            control=Quota(staleness=staleness),
-            weights="in_flight" if staleness else "drained",
-            kv="recomputed",
-            fetches_per_step=4,
+    for row in _ROWS:
+        wait, step = async_step(
+            row,
+            lengths=lengths,
+            law=decode_law(GEN_TP, scale=scale),
+            cap_tokens=CAP_TOKENS,
+            other_s=variant.values["other_s"],
+            sync_s=SYNC_S,
+            kv_capacity_tokens=kv_tokens(GEN_TP),
         )
-        scenario = _scenario(
-            variant,
-            scale,
-            replicas=64,
-            schedule=schedule,
-            update_s=variant.values["update_on_64_s"],
-            tokens=tokens,
-        )
-        steps = simulate(scenario, seed=0, keep_groups=False).steps
-        found[f"64:64 {name}"] = float(steps["time/step_seconds"].iloc[_WARM_UP:].mean())
+        found[f"{row.setting}: wait"] = wait
+        found[f"{row.setting}: step"] = step
+    return found
+
+
+def _published() -> dict[str, tuple[float, str]]:
+    found = {f"colocated on {gpus}: generation": (s, "s") for gpus, s in _COLOCATED.items()}
+    for row in _ROWS:
+        found[f"{row.setting}: step"] = (row.step_s, "s")
+        found[f"{row.setting}: wait"] = (row.wait_s, "s")
     return found
 
 
 def system() -> System:
-    """Return the comparison: four length laws × two update times."""
-    laws = {
-        "median 800, sigma 0.8": {"median": 800.0, "sigma": 0.8, "loop_share": 0.0},
-        "median 800, sigma 1.1": {"median": 800.0, "sigma": 1.1, "loop_share": 0.0},
-        "median 1500, sigma 0.8": {"median": 1500.0, "sigma": 0.8, "loop_share": 0.0},
-        "median 800, sigma 0.8, 0.5 % never stop": {
-            "median": 800.0,
-            "sigma": 0.8,
-            "loop_share": 0.005,
-        },
-    }
+    """Return the comparison: four length laws × what else is in a step."""
     return System(
         name="verl fully async",
         source=SOURCE,
-        published=_PUBLISHED,
+        published=_published(),
         baseline=["colocated on 128: generation"],
         variants=[
-            Variant(f"{name}, update {update:g} s", values | {"update_on_64_s": update})
-            for name, values in laws.items()
-            for update in (95.0, 133.0)
+            Variant(f"{name}, other {other:g} s", {"other_s": other})
+            for name in UNPUBLISHED
+            for other in OTHER_S
         ],
         fit=_fit,
         predict=_predict,
