@@ -15,6 +15,9 @@ from dapolab.scenario import Rejection, SamplerCorrection
 
 # Keeps the logarithm of a weight of 0 finite (verl core_algos.py:1993-1998).
 _POOLING_FLOOR = 1e-10
+# Probabilities stay this far from 0 and 1, so that the logarithms of a binary KL are finite
+# (OpenRLHF 0.11.2 models/loss.py:219-226).
+_RAREST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def correct(
         log_weight = keep_valid((weight + _POOLING_FLOOR).log().expand(mask.shape), mask=mask)
         weight = row_mean(log_weight, mask=mask).exp()
     # verl weighs before it rejects: what goes still counts in its mean, not in that of the kept.
-    stays = _not_rejected(log_ratio, mask=mask, config=config)
+    stays = _not_rejected(log_ratio, sampler_logp=sampler_logp, mask=mask, config=config)
     weight, keep = torch.where(stays, weight, 0.0), keep & stays
     if config.normalise == "kept":
         weight = weight * inverse(_mean_weight(weight, mask=mask * keep, over="tokens"))
@@ -96,11 +99,17 @@ def _mean_weight(weight: Tensor, *, mask: Tensor, over: str) -> Tensor:
 # ---------------------------------------------------------------------------- rejection
 
 
-def _not_rejected(log_ratio: Tensor, *, mask: Tensor, config: SamplerCorrection) -> Tensor:
+def _not_rejected(
+    log_ratio: Tensor, *, sampler_logp: Tensor, mask: Tensor, config: SamplerCorrection
+) -> Tensor:
     """Return what every rule lets through; (..., N, 1), or (..., N, T) where one is of tokens."""
     keep = torch.ones_like(log_ratio[..., :1], dtype=torch.bool)
     for rule in config.rejection:
-        outside = _beyond(log_ratio, mask=mask, rule=rule, bound=config.log_ratio_clamp)
+        if rule.estimator in ("tv", "binary_kl"):
+            estimate = _divergence(log_ratio, sampler_logp=sampler_logp, mask=mask, rule=rule)
+            outside = _pooled(estimate, mask=mask, level=rule.level) > rule.upper
+        else:
+            outside = _beyond(log_ratio, mask=mask, rule=rule, bound=config.log_ratio_clamp)
         counted = mask != 0 if rule.level == "token" else (mask != 0).any(dim=-1, keepdim=True)
         outside = outside & counted
         keep = keep & ~(outside if rule.scope == "token" else outside.any(dim=-1, keepdim=True))
@@ -114,8 +123,22 @@ def _beyond(log_ratio: Tensor, *, mask: Tensor, rule: Rejection, bound: float | 
         return (ratio < rule.lower) | (ratio > rule.upper)
     d = log_ratio if bound is None else log_ratio.clamp(-bound, bound)
     estimate = 0.5 * d.square() if rule.estimator == "k2" else torch.expm1(d) - d
-    if rule.level == "sequence":
-        estimate = (estimate * mask).sum(dim=-1, keepdim=True)
-    elif rule.level == "geometric":
-        estimate = row_mean(estimate, mask=mask)
-    return estimate > rule.upper
+    return _pooled(estimate, mask=mask, level=rule.level) > rule.upper
+
+
+def _divergence(
+    log_ratio: Tensor, *, sampler_logp: Tensor, mask: Tensor, rule: Rejection
+) -> Tensor:
+    """Return the divergence of "this token or another"; (..., N, T)."""
+    log_p = keep_valid(sampler_logp.detach(), mask=mask)
+    p, q = (x.exp().clamp(_RAREST, 1.0 - _RAREST) for x in (log_p, log_p + log_ratio))
+    if rule.estimator == "tv":
+        return (p - q).abs()
+    return p * (p / q).log() + (1.0 - p) * (torch.log1p(-p) - torch.log1p(-q))
+
+
+def _pooled(estimate: Tensor, *, mask: Tensor, level: str) -> Tensor:
+    """Return the statistic of a level: the token's, or the response's sum or mean."""
+    if level == "sequence":
+        return (estimate * mask).sum(dim=-1, keepdim=True)
+    return row_mean(estimate, mask=mask) if level == "geometric" else estimate

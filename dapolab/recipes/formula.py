@@ -212,6 +212,11 @@ def _rejection(rule: Rejection, ratio: str) -> str:
     what = "its" if rule.scope == "token" else _STATISTICS[rule.level]
     if rule.estimator == "k1":
         return f"{who} out if {what} log {ratio} leaves log [{rule.lower:.6g}, {rule.upper:.6g}]"
+    if rule.estimator in ("tv", "binary_kl"):
+        name = "|p − q|" if rule.estimator == "tv" else "binary KL(p‖q)"
+        return (
+            f"{who} out if {what} {name} of sampler p, {ratio.partition('/')[0]} q > {rule.upper:g}"
+        )
     return f"{who} out if {what} {rule.estimator} of {ratio} exceeds {rule.upper:g}"
 
 

@@ -17,14 +17,18 @@ from dapolab.scenario.config import Config, Count, NonNegative, Positive
 class Rejection(Config):
     """Responses or tokens that leave the loss because sampler and old policy differ too much.
 
-    With d = log(old/sampler) of a token the estimator is k1 = d, k2 = d²/2 or k3 = e^d − 1 − d,
-    and its level that of any token (``token``), the sum over the response (``sequence``) or the
+    With d = log(old/sampler) of a token the estimator is k1 = d, k2 = d²/2 or k3 = e^d − 1 − d; or,
+    with p the sampler's and q the old policy's probability of the token, the divergence of "this
+    token or another": tv = |p − q|, binary_kl = p·log(p/q) + (1 − p)·log((1 − p)/(1 − q)) (OpenRLHF
+    is_correction_gating; unlike DPPO's masks, ``clip``, whichever way the advantage pushes).
+
+    Its level is that of any token (``token``), the sum over the response (``sequence``) or the
     mean (``geometric``). For k1 ``lower`` and ``upper`` bound the ratio e^k1, for the others
     ``upper`` bounds the estimate. Outside, the response goes; with scope ``token`` that token alone
     (verl token_k1, token_k2, token_k3; response scope at this level is its seq_max).
     """
 
-    estimator: Literal["k1", "k2", "k3"] = "k1"
+    estimator: Literal["k1", "k2", "k3", "tv", "binary_kl"] = "k1"
     level: Literal["token", "sequence", "geometric"] = "geometric"
     scope: Literal["response", "token"] = "response"
     lower: NonNegative = 0.0

@@ -80,6 +80,8 @@ REJECTIONS = (
     Rejection(estimator="k3", level="geometric", upper=0.05),
     Rejection(estimator="k2", level="sequence", upper=0.3),
     Rejection(level="token", scope="token", lower=0.7, upper=1.4),
+    Rejection(estimator="tv", level="token", scope="token", upper=0.2),
+    Rejection(estimator="binary_kl", level="geometric", upper=0.05),
 )
 
 seeds = st.integers(0, 2**31 - 1)
