@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JUDGES ?= .venv-conformance
 PAGES  ?= .venv-browser
+# Its wheel says 3.11 and Linux and holds pure Python.
+OPENRLHF_WHEEL = --only-binary=:all: --implementation cp --python-version 3.11 --platform manylinux1_x86_64
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 
 .PHONY: lab test check conformance browser bench figures clean
@@ -35,10 +37,12 @@ $(JUDGES)/.ready: requirements/conformance.txt
 	@test -x $(JUDGES)/bin/python || $(PYTHON) -m venv $(JUDGES)
 	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check -r requirements/conformance.txt
 	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps verl==0.9.1
+	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps $(OPENRLHF_WHEEL) \
+	  --target "$$($(JUDGES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" openrlhf==0.11.2
 	$(JUDGES)/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-conformance: $(JUDGES)/.ready  ## the objective judged by the real verl and TRL, in their own environment
+conformance: $(JUDGES)/.ready  ## the objective judged by the real verl, TRL and OpenRLHF, in their own environment
 	$(JUDGES)/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance
 
 $(PAGES)/.ready: requirements/browser.txt

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dapolab.errors import ConfigError
-from dapolab.recipes import nemo_rl, papers, peers, skyrl, trl, verl, verl_history
+from dapolab.recipes import nemo_rl, openrlhf, papers, peers, skyrl, trl, verl, verl_history
 from dapolab.recipes.differences import Differences, differences
 from dapolab.recipes.formula import formula
 from dapolab.recipes.recipe import Batch, Evidence, Recipe
@@ -24,6 +24,7 @@ ALL: Mapping[str, Recipe] = MappingProxyType(
             *verl_history.RECIPES,
             *verl.RECIPES,
             *trl.RECIPES,
+            *openrlhf.RECIPES,
             *peers.RECIPES,
             *nemo_rl.RECIPES,
             *skyrl.RECIPES,

@@ -8,24 +8,11 @@ from dapolab.scenario.aggregation import (
     TokenMean,
     TokenSum,
 )
-from dapolab.scenario.clip import CispoClip, DppoTvClip, GspoClip, PpoClip
+from dapolab.scenario.clip import CispoClip, DppoTvClip, PpoClip
 from dapolab.scenario.collector import FilterNoRefill, NoFilter
 from dapolab.scenario.objective import Kl, Objective, SamplerCorrection
 
 _SYMMETRIC = PpoClip(low=0.2, high=0.2)
-_OPENRLHF = Evidence("read", "OpenRLHF/OpenRLHF 3c3be62", "by 2026-09-14")
-_OPENRLHF_SOURCE = (
-    "openrlhf/models/loss.py:11-39, 104-221",
-    "openrlhf/trainer/ppo_utils/experience_maker.py:245-330",
-    "openrlhf/cli/train_ppo_ray.py (defaults)",
-)
-_OPENRLHF_ADVANTAGE = GrpoAdvantage(ddof=1, eps=1e-9)
-_OPENRLHF_KL = Kl(place="reward", estimator="k1", coefficient=0.01)
-_OPENRLHF_NOTES = (
-    "estimator group_norm here; the default is gae",
-    "the KL penalty is in the reward by default (init_coef 0.01, k1)",
-    "--algo.dynamic_filtering_enable replaces each dropped group by one (collector replenish)",
-)
 _SLIME = Evidence("read", "THUDM/slime 624b824", "2026-08-21")
 _SLIME_SOURCE = (
     "slime/utils/ppo_utils.py:125-171",
@@ -42,38 +29,6 @@ _FROM_SAMPLER = SamplerCorrection(bypass=True)
 _AGAINST_SAMPLER = Batch(denominator="sampler")
 
 RECIPES: tuple[Recipe, ...] = (
-    Recipe(
-        id="openrlhf",
-        framework="OpenRLHF",
-        version="3c3be62",
-        summary="token mean of the optimizer window, KL in the reward",
-        objective=Objective(
-            advantage=_OPENRLHF_ADVANTAGE,
-            clip=PpoClip(low=0.2, high=0.2, log_ratio_clamp=20.0),
-            aggregation=TokenMean(),
-            kl=_OPENRLHF_KL,
-        ),
-        collector=NoFilter(),
-        evidence=_OPENRLHF,
-        source=_OPENRLHF_SOURCE,
-        notes=_OPENRLHF_NOTES,
-    ),
-    Recipe(
-        id="openrlhf-gspo",
-        framework="OpenRLHF",
-        version="3c3be62",
-        summary="GSPO: mean of sequence means, fully masked rows left out",
-        objective=Objective(
-            advantage=_OPENRLHF_ADVANTAGE,
-            clip=GspoClip(low=0.2, high=0.2, level="sequence"),
-            aggregation=SeqMeanTokenMean(empty_rows="out"),
-            kl=_OPENRLHF_KL,
-        ),
-        collector=NoFilter(),
-        evidence=_OPENRLHF,
-        source=_OPENRLHF_SOURCE,
-        notes=(*_OPENRLHF_NOTES, "ε stays 0.2 unless set: far from GSPO's 3e-4"),
-    ),
     Recipe(
         id="slime",
         framework="slime",

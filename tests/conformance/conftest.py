@@ -19,6 +19,7 @@ os.environ.update(
 with warnings.catch_warnings():
     # Imported here once: what they warn of on import (absent engines) is not ours to judge.
     warnings.simplefilter("ignore")
+    import judges_openrlhf  # noqa: F401
     import judges_trl  # noqa: F401
     import judges_verl  # noqa: F401
     import torch

@@ -39,7 +39,7 @@ def generator() -> ModuleType:
 GENERATE = generator()
 
 
-@pytest.mark.parametrize("package", ["verl", "trl"])
+@pytest.mark.parametrize("package", ["verl", "trl", "openrlhf"])
 def test_stored_tables_are_those_of_the_packages(package: str) -> None:
     stored = ROOT / "dapolab" / "check" / "keys" / f"{package}-{keys.NEWEST[package]}.json"
     assert json.loads(stored.read_text("utf-8")) == json.loads(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import counterparts_verl as verl_pairs
+import judges_openrlhf as openrlhf
 import judges_trl as trl
 import judges_verl as verl
 import pytest
@@ -45,11 +46,22 @@ PRESETS = {
     "verl-0.9.1-bypass-k3-rs": verl.RolloutCorrectionConfig.bypass_ppo_clip_k3_rs,
 }
 """verl's own presets of the correction, with their thresholds."""
+OPENRLHF: dict[str, dict[str, Any]] = {
+    "openrlhf": {},
+    "openrlhf-gspo": {"policy_loss_type": "gspo"},
+    "openrlhf-binary-kl": {
+        "by_sample": True,
+        "is_correction_level": "seq",
+        "is_correction_gating": "binary_kl",
+        "is_correction_threshold": [0.0, 5e-3],
+    },
+}
+"""What differs from ``PolicyLoss``'s own defaults."""
 TRL = {recipe_id: recipe_id.removeprefix("trl-1.16-") for recipe_id in JUDGED if "trl" in recipe_id}
 
 
 def test_every_judged_recipe_has_its_judge() -> None:
-    assert set(JUDGED) == set(VERL) | set(TRL)
+    assert set(JUDGED) == set(VERL) | set(TRL) | set(OPENRLHF)
     assert set(TRL.values()) == set(trl.LOSS_TYPES)
 
 
@@ -167,6 +179,34 @@ def test_trl(recipe_id: str, cell: Note) -> None:
         check(found.value, judge, logp, data)
     cell(loss=f"trl:recipe {recipe_id}", aggregation=TRL[recipe_id], advantage="group",
          structure="whole")  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe_id", OPENRLHF)
+def test_openrlhf(recipe_id: str, cell: Note) -> None:
+    recipe = JUDGED[recipe_id]
+    for seed in range(8):
+        data, logp = given(seed)
+        far = 1.0 * (torch.arange(12) % 2)[:, None]  # every other response is close enough to stay
+        data = replace(data, sampler=data.old - far - 1e-3 * data.values.abs())
+        A = our_advantage(recipe, data)
+        judge = openrlhf.policy_loss(
+            logp=logp,
+            old=data.old,
+            sampler=data.sampler,
+            advantages=A.expand(data.mask.shape) * data.mask,
+            mask=data.mask,
+            micros=RANKS.rows,
+            **OPENRLHF[recipe_id],
+        )
+        ours = verl_pairs.our_loss(recipe.objective, data, A, RANKS, logp=logp, by_micro=False)
+        check(ours, judge, logp, data)
+        if recipe.objective.sampler.rejection:
+            (slope,) = torch.autograd.grad(ours, logp)
+            learns = (slope != 0).any(dim=-1) & (A.squeeze(-1) != 0)
+            assert not bool(learns[1::2].any())
+            assert bool(learns[0::2].any())
+    cell(loss=f"openrlhf:recipe {recipe_id}", aggregation=recipe.objective.aggregation.kind,
+         advantage="grpo", structure=RANKS.name)  # fmt: skip
 
 
 def test_a_recipe_with_another_clip_is_rejected() -> None:
