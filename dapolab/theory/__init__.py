@@ -9,6 +9,7 @@ What each module answers, under assumptions that every docstring states:
 ``tails``           expected longest response of a wave (B1, B2)
 ``barrier``         time of the refill waves and their amplification (B3, B4)
 ``decode``          time of a wave under an affine decode law and a slot limit (B5-B8, B11)
+``speculation``     speculative decoding: tokens and seconds of an iteration, a wave's long tail
 ``queueing``        open servers: M/M/1 to M/M/c, processor sharing, Little's law (B9, B10, F7)
 ``length_bias``     weight of a token by aggregation, baselines, micro-batches (C1, C2, C8)
 ``length_bandit``   length classes of a softmax policy: gradients, drifts, ODE (C3, C4)
