@@ -82,7 +82,7 @@ class Judge:
         self.now_s = 0.0
         self.finished_now = []
         self.group_end = {}
-        self.cycle = self.offset = 0
+        self.cycle = self.offset = self.n_speculated = 0
 
     # ------------------------------------------------------------------ what the caller does
 
@@ -383,6 +383,17 @@ class Judge:
             k += 1
         return max(0.0, y[k] + (y[k + 1] - y[k]) / (x[k + 1] - x[k]) * (n - x[k]))
 
+    def speculative_s(self, n, K, table):
+        """Seconds of one token each: those of a draft and a verification over their mean yield.
+
+        The yield is summed over what may happen: the first j of k drafted tokens are accepted and
+        the next is not, or all are; the verification adds a token of its own.
+        """
+        k, alpha = table.draft_tokens, table.acceptance
+        mean = sum((j + 1) * alpha**j * (1 - alpha) for j in range(k)) + (k + 1) * alpha**k
+        verification = self.law.a_s + self.batch_s(n * (k + 1)) + self.law.c_s * K + table.verify_s
+        return (k * table.draft_s + verification) / mean
+
     def _iterate(self, clock, at_s):
         longest = -1.0
         for replica in clock.replicas:
@@ -409,6 +420,10 @@ class Judge:
             replica.pre_s += law.prefill_context_s * attention
             K = sum(x.prompt + x.generated for x in decoding)
             took = law.a_s + self.batch_s(len(decoding)) + law.c_s * K + replica.pre_s
+            table = self.h.speculation
+            if table is not None and not replica.chunk and 0 < len(decoding) <= table.max_batch:
+                took = self.speculative_s(len(decoding), K, table)
+                self.n_speculated += 1
             longest = max(longest, took)
         if longest < 0:
             clock.state, clock.at_s = "idle", math.inf

@@ -73,6 +73,8 @@ def _why_no_stages(scenario: Scenario) -> str:
         return "needs one replica, --hardware.prefill false and poll_s = 0"
     if hardware.kv_capacity_tokens or hardware.token_budget or hardware.max_groups_in_flight:
         return "needs an engine without KV, token or group limits"
+    if hardware.speculation:
+        return "needs an engine that does not speculate"
     rates = (
         learner.old_logprob_s_per_token,
         learner.reference_s_per_token,

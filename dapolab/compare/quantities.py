@@ -410,6 +410,8 @@ def _why_no_seconds(scenario: Scenario) -> str | None:
         return "needs a slot for every response of a wave"
     if hardware.kv_capacity_tokens or hardware.token_budget or hardware.max_groups_in_flight:
         return "needs an engine without KV, token or group limits"
+    if hardware.speculation:
+        return "needs an engine that does not speculate"
     if getattr(collector, "concurrent_groups", None):
         return "needs collector.concurrent_groups absent"
     if hardware.poll_s:

@@ -99,8 +99,13 @@ def wave_pieces(
     ------
     ConfigError
         No rollout seconds or lengths, fewer than four one-wave steps, waves that do not fit the
-        slots (their iterations are not the longest response).
+        slots (their iterations are not the longest response), an engine that speculates.
     """
+    if hardware.speculation is not None:
+        raise ConfigError(
+            "a law from a step log is of an engine that makes a token an iteration: calibrate "
+            "with --hardware.speculation none, or from a trace of iterations"
+        )
     keep = single_wave(frame)
     rows = frame[keep]
     seconds, mean = column(rows, ROLLOUT), column(rows, MEAN_TOKENS)

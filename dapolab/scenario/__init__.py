@@ -82,6 +82,7 @@ from dapolab.scenario.hardware import (
     Law,
     PiecewiseLaw,
     PresetLaw,
+    Speculation,
 )
 from dapolab.scenario.learner import Learner, Packing
 from dapolab.scenario.load import DEFAULT, build, check, dump, load, parse_overrides, read_toml
@@ -241,6 +242,7 @@ __all__ = [
     "SeqMeanTokenSum",
     "SeqMeanTokenSumNorm",
     "SolvedOutSelection",
+    "Speculation",
     "Streaming",
     "Synchronous",
     "TailBatching",

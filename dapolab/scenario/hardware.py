@@ -1,4 +1,4 @@
-"""Tables of the machines: decode laws, rollout replicas."""
+"""Tables of the machines: decode laws, speculative decoding, rollout replicas."""
 
 import itertools
 from typing import Annotated, Literal, Self
@@ -86,6 +86,28 @@ Law = Annotated[
 ]
 
 
+class Speculation(Config):
+    """Speculative decoding while few responses decode, as in the long tail of a rollout.
+
+    A response drafts k tokens an iteration and has k + 1 verified, of which it gains
+    E = (1 − α^(k+1))/(1 − α) on average (Leviathan et al., arXiv 2211.17192, Eq. 1). Time is a mean
+    field: a token takes 1/E of such an iteration, without luck. An iteration that prefills decodes
+    plainly, and drafted tokens take no KV.
+    """
+
+    draft_tokens: Count = Field(description="k: drafted an iteration (num_speculative_tokens)")
+    acceptance: Share = Field(description="α: probability that a drafted token is accepted")
+    draft_s: NonNegative = Field(
+        description="seconds of each of the k draft passes over a batch; 0: n-gram lookup"
+    )
+    verify_s: NonNegative = Field(
+        0.0, description="seconds of a verification beyond those of (k + 1)·n tokens in b(n)"
+    )
+    max_batch: Count = Field(
+        description="speculates while a replica decodes at most so many (disable_by_batch_size)"
+    )
+
+
 class Hardware(Config):
     """The rollout engine: replicas that run continuous batching."""
 
@@ -107,3 +129,21 @@ class Hardware(Config):
     lockstep: bool = Field(False, description="one clock for all replicas (data + expert parallel)")
     call_overhead_s: NonNegative = Field(0.0, description="once before each barrier wave")
     poll_s: NonNegative = Field(0.0, description="an end is seen at the next multiple of this")
+    speculation: Speculation | None = None
+
+    @model_validator(mode="after")
+    def _speculates(self) -> Self:
+        if self.speculation is None:
+            return self
+        if self.lockstep:
+            raise ValueError(
+                "speculation is not modelled with lockstep: replicas of one clock would gain "
+                "different numbers of tokens an iteration; leave one of them out"
+            )
+        verified = (self.speculation.draft_tokens + 1) * self.speculation.max_batch
+        if self.token_budget is not None and self.token_budget < verified:
+            raise ValueError(
+                f"token_budget {self.token_budget} cannot hold the {verified} tokens that "
+                "speculation verifies at its max_batch; raise the budget or lower max_batch"
+            )
+        return self

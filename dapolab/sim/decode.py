@@ -21,6 +21,8 @@ The rules are those of the design's decode iteration; this docstring fixes what 
 - A queued response is aborted at the abort's time, a running one at the first boundary ≥ it. Kept
   KV (decoding responses only) stays stored and can be evicted like any other; where nothing runs
   and the head does not fit, kept KV is evicted until it does.
+- Speculation (one clock a replica) is a mean field: where at most ``max_batch`` responses decode
+  and nothing prefills, an iteration is a token of each at 1/E of what drafting and verifying take.
 
 Between two membership changes n is constant and K grows by n an iteration, so m iterations take
 ``m·A + c·n·m(m−1)/2`` seconds: each clock keeps one such jump and cuts it at the first boundary at
@@ -77,10 +79,12 @@ BY_RESPONSE, N_GROUPS_TOTAL, N_RESPONSES, N_DONE, NEXT_EVENT, LAST_EVENT = range
 LIVE_RESPONSES, LIVE_GROUPS, TRACK_STORE, TRACK_GROUPS, OFFERED = range(15, 20)
 # First rows of the lists in ``work``: prefilling in admission order, awaiting a first token.
 PREFILLING, FRESH = 20, 21
-N_SETTINGS = 22
+# Responses up to which a replica speculates (0: never).
+SPECULATES = 22
+N_SETTINGS = 23
 
 # Law and clock (float64).
-A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S, BATCH_S = range(7)
+A_S, C_S, RATE_S, SLACK_S, ATTENTION_S, NOW_S, SPECULATIVE_C_S, BATCH_S = range(8)
 # What may be wrong with a submission.
 ACCEPTED, BAD_TIME, BAD_SIZE, BAD_PROMPT, BAD_LENGTH, NEVER_FITS = range(6)
 # External events (a group has at most one ahead).
@@ -105,7 +109,7 @@ class State(NamedTuple):
     """Everything the kernel knows, in few arrays because each costs time to pass."""
 
     setting: NDArray[np.int64]
-    law: NDArray[np.float64]  # law and clock, then b(n) for n = 0 … slots
+    law: NDArray[np.float64]  # law and clock, then for n = 0 … slots b(n), and a + b speculating
     response: NDArray[np.int32]
     response_s: NDArray[np.float64]
     group: NDArray[np.int64]
@@ -609,6 +613,13 @@ def _iteration_s(s, r):
 
 
 @_compiled
+def _speculative_s(s, r):
+    """Seconds that a token of everyone takes where ``r`` speculates."""
+    fixed = s.law[BATCH_S + s.setting[SLOTS] + 1 + s.replica[r, DECODING]]
+    return fixed + s.law[SPECULATIVE_C_S] * s.replica[r, CONTEXT]
+
+
+@_compiled
 def _plan(s, clock):
     """Do steps 4 and 5: start the longest jump without a change of membership."""
     first, last = (0, s.setting[N_REPLICAS]) if s.setting[LOCKSTEP] else (clock, clock + 1)
@@ -621,8 +632,12 @@ def _plan(s, clock):
         running += 1
         if s.replica[r, N_PREFILLING] > 0 and _prefill(s, r):
             prefills = True
-        took = _iteration_s(s, r)
-        growth = s.law[C_S] * s.replica[r, DECODING]
+        if 0 < s.replica[r, DECODING] <= s.setting[SPECULATES] and not prefills:
+            took = _speculative_s(s, r)
+            growth = s.law[SPECULATIVE_C_S] * s.replica[r, DECODING]
+        else:
+            took = _iteration_s(s, r)
+            growth = s.law[C_S] * s.replica[r, DECODING]
         if took > slowest or (took == slowest and growth > slope):
             slowest, slope = took, growth
     if running == 0:

@@ -4,6 +4,9 @@ import difflib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dapolab import scenario
 from dapolab.scenario import ConfigError
 from dapolab.sim.presets import PRESETS, Preset
@@ -26,6 +29,35 @@ class Law:
     prefill_slack_s: float = 0.0
     prefill_context_s: float = 0.0
     source: str = ""
+
+
+def batch_seconds(law: Law, *, slots: int) -> NDArray[np.float64]:
+    """Return b(n) for n = 0 … slots: linear between knots, first and last slope outside, ≥ 0."""
+    n = np.arange(slots + 1, dtype=np.float64)
+    x = np.asarray(law.n_knots, dtype=np.float64)
+    y = np.asarray(law.b_knots_s, dtype=np.float64)
+    slope = np.diff(y) / np.diff(x)
+    piece = np.clip(np.searchsorted(x, n, side="right") - 1, 0, slope.size - 1)
+    return np.asarray(np.maximum(0.0, y[piece] + slope[piece] * (n - x[piece])))
+
+
+def speculative_seconds(
+    law: Law, speculation: scenario.Speculation, *, slots: int
+) -> tuple[NDArray[np.float64], float]:
+    """Return what a token of n = 0 … slots responses takes under speculation, in a mean field.
+
+    An iteration takes a + b((k + 1)·n) + c·K + k·draft_s + verify_s and yields E tokens a response:
+    k + 1 of each are verified, which reads the context once.
+
+    Returns
+    -------
+    Seconds without the context for each n, and seconds for each context token; both over E.
+    """
+    k = speculation.draft_tokens
+    yielded = float(np.sum(speculation.acceptance ** np.arange(k + 1)))
+    verified_s = batch_seconds(law, slots=(k + 1) * slots)[:: k + 1]
+    fixed_s = law.a_s + verified_s + k * speculation.draft_s + speculation.verify_s
+    return np.asarray(fixed_s / yielded), law.c_s / yielded
 
 
 class Gpu(NamedTuple):

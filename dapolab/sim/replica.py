@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dapolab import scenario
 from dapolab.sim import decode
 from dapolab.sim.compaction import compact, extend, go_on
-from dapolab.sim.hardware import Law
+from dapolab.sim.hardware import Law, batch_seconds, speculative_seconds
 
 STATUS_NAMES = ("queued", "queued", "running", "aborted", "finished")
 _UINT = np.uint64
@@ -47,7 +47,8 @@ class Facts:
     Times are seconds, NaN where they have not come. ``status`` indexes ``STATUS_NAMES``. An aborted
     response's ``end_s`` is the boundary at which the abort acted (a queued one: the abort's time).
     ``generated_tokens`` are as of the last iteration boundary not after now; the replica rows
-    cover completed jumps, which is everything once nothing is in flight.
+    cover completed jumps, which is everything once nothing is in flight. ``iterations`` are of one
+    token each: an engine that speculates makes fewer, by what one of them yields.
     ``concurrency_s`` is ∫N dt over responses that hold a slot, ``peak_kv_tokens`` the largest store
     at the start of an iteration, ``prefill_s`` the prefill term of the replica's own iterations.
     """
@@ -68,16 +69,6 @@ class Facts:
     concurrency_s: NDArray[np.float64]
     peak_kv_tokens: NDArray[np.int64]
     peak_running: NDArray[np.int64]
-
-
-def batch_seconds(law: Law, *, slots: int) -> NDArray[np.float64]:
-    """Return b(n) for n = 0 … slots: linear between knots, first and last slope outside, ≥ 0."""
-    n = np.arange(slots + 1, dtype=np.float64)
-    x = np.asarray(law.n_knots, dtype=np.float64)
-    y = np.asarray(law.b_knots_s, dtype=np.float64)
-    slope = np.diff(y) / np.diff(x)
-    piece = np.clip(np.searchsorted(x, n, side="right") - 1, 0, slope.size - 1)
-    return np.asarray(np.maximum(0.0, y[piece] + slope[piece] * (n - x[piece])))
 
 
 class Engine:
@@ -123,8 +114,7 @@ class Engine:
         setting[decode.OFFERED] = -1
         setting[decode.NEXT_EVENT] = -1
         setting[[decode.PREFILLING, decode.FRESH]] = replicas, 2 * replicas
-        law = self._law
-        numbers = (law.a_s, law.c_s, law.prefill_s, law.prefill_slack_s, law.prefill_context_s, 0.0)
+        setting[decode.SPECULATES] = h.speculation.max_batch if h.speculation else 0
         replica = np.zeros((replicas + 1, decode.N_REPLICA_COLUMNS), dtype=np.int64)
         replica[:, [decode.HEAD, decode.TAIL, decode.ABORTS, decode.NEWEST]] = -1
         replica_s = np.zeros((replicas + 1, 8))
@@ -134,7 +124,7 @@ class Engine:
         columns = decode.N_GROUP_COLUMNS + (decode.N_COUNTS * replicas if self._counts else 0)
         return decode.State(
             setting=setting,
-            law=np.concatenate([numbers, batch_seconds(law, slots=h.slots)]),
+            law=self._law_rows(),
             response=np.zeros((room, decode.N_RESPONSE_COLUMNS), dtype=np.int32),
             response_s=np.zeros((room, 3)),
             group=np.zeros((groups, columns), dtype=np.int64),
@@ -143,6 +133,16 @@ class Engine:
             replica_s=replica_s,
             work=np.zeros((3 * replicas, 2 * min(h.slots, room) + 2), dtype=np.int64),
         )
+
+    def _law_rows(self) -> NDArray[np.float64]:
+        """Return the law as the kernel wants it: numbers and clock, then tables by n."""
+        law, slots, speculation = self._law, self._hardware.slots, self._hardware.speculation
+        prefill = (law.prefill_s, law.prefill_slack_s, law.prefill_context_s)
+        batch_s = batch_seconds(law, slots=slots)
+        if speculation is None:
+            return np.array([law.a_s, law.c_s, *prefill, 0.0, 0.0, *batch_s])
+        fixed_s, context_s = speculative_seconds(law, speculation, slots=slots)
+        return np.array([law.a_s, law.c_s, *prefill, 0.0, context_s, *batch_s, *fixed_s])
 
     @property
     def _counts(self) -> bool:

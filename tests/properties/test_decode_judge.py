@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from judge_decode import Judge
 
-from dapolab.scenario import Hardware
+from dapolab.scenario import Hardware, Speculation
 from dapolab.sim.hardware import Law
 from dapolab.sim.replica import STATUS_NAMES, Engine
 
@@ -45,6 +45,21 @@ def build_law(pick, dyadic):
     )
 
 
+def build_speculation(pick, dyadic, scale, budget):
+    """Return a table for half of the cases; a dyadic one yields 1, 2 or 4 tokens an iteration."""
+    k, max_batch = ((1, 3)[pick(0, 1)] if dyadic else pick(1, 5)), pick(1, 4 * scale)
+    if pick(0, 1) or (budget is not None and budget < (k + 1) * max_batch):
+        return None
+    unit = 1 / 64 if dyadic else math.pi / 190
+    return Speculation(
+        draft_tokens=k,
+        acceptance=float(pick(0, 1)) if dyadic else pick(0, 20) / 20,
+        draft_s=pick(0, 2) * unit / 8,
+        verify_s=pick(0, 2) * unit / 4,
+        max_batch=max_batch,
+    )
+
+
 def build_case(pick, dyadic, scale=1):
     """Return (hardware, law, script, pool): the script's times, the pool refills on finishes."""
     group_size = pick(1, 4)
@@ -55,17 +70,19 @@ def build_case(pick, dyadic, scale=1):
     refills = pick(0, 1) == 1
     if not dyadic and not lockstep and (refills or dispatch == "shared"):
         replicas = 1  # equal times on two clocks would differ in the last bit
+    budget = pick(1, 16 * scale) if pick(0, 1) else None
     hardware = Hardware(
         replicas=replicas,
         slots=pick(1, 6 * scale),
         kv_capacity_tokens=cap + prompt_cap + pick(0, 20 * scale) if pick(0, 2) else None,
-        token_budget=pick(1, 16 * scale) if pick(0, 1) else None,
+        token_budget=budget,
         prefill=pick(0, 3) > 0,
         prefix_cache=pick(0, 2) > 0,
         max_groups_in_flight=pick(1, 3) if pick(0, 2) == 0 else None,
         dispatch=dispatch,
         dispatch_by=("group", "response")[pick(0, 1)],
         lockstep=lockstep,
+        speculation=None if lockstep else build_speculation(pick, dyadic, scale, budget),
     )
 
     def groups(n):
@@ -228,6 +245,7 @@ def features(case, judge):
         "prefill and cache": hardware.prefill and hardware.prefix_cache,
         "group limit": hardware.max_groups_in_flight is not None,
         "refills": bool(pool),
+        "speculation": judge.n_speculated > 0,
         "piecewise b": law.b_knots_s[2] - law.b_knots_s[1] < law.b_knots_s[1] - law.b_knots_s[0],
     }
     return found | {name for name, is_there in named.items() if is_there}

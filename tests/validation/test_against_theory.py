@@ -166,6 +166,20 @@ LEFT_OUT: list[tuple[dict[str, Any], dict[str, dict[str, Any]], str]] = [
     (CAPPED, {"hardware": {"poll_s": 1.0}}, "seconds: needs poll_s = 0"),
     (CAPPED, {"hardware": {"law": {"kind": "preset"}}}, "seconds: needs an affine law"),
     (CAPPED, {"hardware": {"kv_capacity_tokens": 9000}}, "seconds: needs an engine without KV"),
+    (
+        CAPPED,
+        {
+            "hardware": {
+                "speculation": {
+                    "draft_tokens": 2,
+                    "acceptance": 0.5,
+                    "draft_s": 0.0,
+                    "max_batch": 8,
+                }
+            }
+        },
+        "seconds: needs an engine that does not speculate",
+    ),
     ({**CAPPED, "concurrent_groups": 2}, {}, "seconds: needs collector.concurrent_groups absent"),
     ({"kind": "streaming"}, {}, "seconds: a race of groups"),
     (
