@@ -29,6 +29,7 @@ from dapolab.fidelity.published.h20 import decode_law, kv_tokens
 from dapolab.fidelity.published.lengths import UNPUBLISHED
 from dapolab.fidelity.published.row import System
 from dapolab.fidelity.published.seed_run import STEP_S, seed_pairs
+from dapolab.report.document import FigureSpec, Table
 from dapolab.report.fidelity_report import fidelity_document
 from dapolab.scenario import AffineLaw, IndependentWorkload, JointWorkload, LognormalLengths
 from dapolab.workload.model import PromptStream
@@ -266,16 +267,29 @@ def test_the_report_says_what_was_not_run_and_shows_what_was(tmp_path: Path) -> 
             }
             for name, low, high, inside, miss in (
                 ("base", 100.0, 100.0, None, 0.0),
-                ("hit", 90.0, 120.0, True, 0.0),
+                ("hit", 95.0, 120.0, True, 0.0),  # a factor of 1.26
+                ("undetermined", 80.0, 120.0, True, 0.0),
                 ("miss", 50.0, 80.0, False, -0.2),
+                ("hit: wait", 0.0, 200.0, True, 0.0),  # no ratio shows a 0: not drawn
             )
         ]
     )
     document = fidelity_document(
         {"published": rows, "seed_pairs": seed_pairs((0.5,), replications=2)}
     )
-    text = document.lead
-    assert "Of 2 published figures 1 lie in the range" in text
+    said = "Of 4 published figures of other systems 1 lie in a range"
+    assert said in document.lead
+    assert "2 in a wider one, which says little, and 1 outside" in document.lead
+    (table,) = [b for b in document.sections[0].blocks if isinstance(b, Table)]
+    assert list(table.frame["verdict"]) == [
+        "fitted",
+        "in range",
+        "in a wide range",
+        "outside by 20%",
+        "in a wide range",
+    ]
+    (figure,) = [b for b in document.sections[0].blocks if isinstance(b, FigureSpec)]
+    assert figure.alt == "2 of 3 published values lie in their range."
     titles = [section.title for section in document.sections]
     assert titles == ["Published results", "The seed run"]
 

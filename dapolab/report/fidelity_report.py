@@ -1,25 +1,21 @@
 """The fidelity report: every comparison with a real system beside its error."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
-from dapolab.report import formats
 from dapolab.report.document import Block, Document, Section, Table
 from dapolab.report.fidelity_figures import (
     backtest_figure,
     censoring_figure,
     curves_figure,
     latency_figure,
-    published_figure,
     seed_figure,
 )
+from dapolab.report.fidelity_published import published_blocks, published_sentence
 from dapolab.stats import Estimate
 
 Tables = Mapping[str, pd.DataFrame]
-# A range that spans more than this factor determines little.
-_WIDE = 1.3
 _CASES = {
     "observed": "observed, full record",
     "naive": "mean of the cut lengths",
@@ -43,7 +39,7 @@ def fidelity_document(
         Section("Completion curves of real waves", _waves(tables)),
         Section("From one run's log another run", _backtests(tables)),
         Section("Seconds from lengths alone", _given(tables)),
-        Section("Published results", _published(tables)),
+        Section("Published results", published_blocks(tables)),
         Section("The seed run", _seed(tables)),
         Section("What a short cap still tells", _censoring(tables)),
         Section("Decode laws on measured tables", _laws(tables)),
@@ -80,13 +76,7 @@ def _lead(tables: Tables) -> str:
             "of three runs, not independent)."
         )
     if "published" in tables:
-        rows = tables["published"]
-        judged = rows[~rows["baseline"].astype(bool)]
-        inside = int((judged["inside"] == True).sum())  # noqa: E712
-        said.append(
-            f"Of {len(judged)} published figures {inside} lie in the range that the published "
-            "inputs allow; the others stand below with what may explain them."
-        )
+        said.append(published_sentence(tables["published"]))
     return " ".join(said) or "None of the real data were found."
 
 
@@ -232,85 +222,6 @@ def _given(tables: Tables) -> tuple[Block, ...]:
         "only what is identified.",
         Table(frame, "Half of each run is judged by the other half; the ablation by its baseline."),
     )
-
-
-def _published(tables: Tables) -> tuple[Block, ...]:
-    if "published" not in tables:
-        return ()
-    rows = tables["published"]
-    frame = pd.DataFrame(
-        {
-            "system": rows["system"],
-            "setting": rows["setting"],
-            "published": [
-                _valued(v, u) for v, u in zip(rows["published"], rows["unit"], strict=True)
-            ],
-            "predicted range": [
-                _range(row["low"], row["high"], row["unit"]) for _, row in rows.iterrows()
-            ],
-            "verdict": [_verdict(row) for _, row in rows.iterrows()],
-            "over published": [_ratios(row) for _, row in rows.iterrows()],
-        }
-    )
-    blocks: list[Block] = [
-        "Free parameters (one scalar a model, or sigma and scale for fastest-k) were fitted to "
-        "baseline rows alone and committed before the others were computed. What a publication "
-        "leaves open, mostly lengths, spans a grid; a range says how far its inputs determine the "
-        "row, and a row inside a wide one (more than a factor of 1.3) is no hit. Explanations were "
-        "written afterwards. A gain is compared as a speed.",
-    ]
-    for system in ("RollPacker Fig. 11", "verl fully async"):
-        if (rows["system"] == system).any():
-            blocks.append(published_figure(rows, system))
-    blocks.append(Table(frame, "Seconds a step, or gain as a share."))
-    outside = rows[rows["why"] != ""]
-    if len(outside):
-        why = [
-            {
-                "system": system,
-                "rows outside": "; ".join(part["setting"]),
-                "what may explain it": reason,
-            }
-            for (system, reason), part in outside.groupby(["system", "why"], sort=False)
-        ]
-        blocks.append(Table(pd.DataFrame(why), "The rows outside their range, explained."))
-    if "not_computed" in tables:
-        blocks.append(Table(tables["not_computed"], "Rows that are not computed."))
-    return tuple(blocks)
-
-
-def _valued(value: float, unit: str) -> str:
-    return f"{value:+.0%}" if unit == "share" else f"{formats.number(value)} {unit}"
-
-
-def _range(low: float | None, high: float | None, unit: str) -> str:
-    if low is None or high is None or pd.isna(low):
-        return "not computed"
-    if unit == "share":
-        return f"{low:+.0%} … {high:+.0%}"
-    if high - low < 1e-3 * high:
-        return f"{low:.0f}"
-    return f"{low:.0f} … {high:.0f}"
-
-
-def _verdict(row: Any) -> str:
-    if row["baseline"]:
-        return "fitted"
-    if row["inside"] is None or pd.isna(row["inside"]):
-        return ""
-    if not row["inside"]:
-        return f"outside by {abs(row['miss_share']):.0%}"
-    base = 1.0 if row["unit"] == "share" else 0.0
-    wide = base + row["high"] > _WIDE * (base + row["low"])
-    return "in a wide range" if wide else "in range"
-
-
-def _ratios(row: Any) -> str:
-    """Return the range over the published figure, the way a comparison of ratios reads."""
-    if row["unit"] == "share" or row["low"] is None or pd.isna(row["low"]):
-        return ""
-    low, high = row["low"] / row["published"], row["high"] / row["published"]
-    return f"{low:.2f} … {high:.2f}"
 
 
 def _seed(tables: Tables) -> tuple[Block, ...]:

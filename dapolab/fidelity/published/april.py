@@ -42,7 +42,12 @@ _LAWS: dict[str, Law] = {
     ),
 }
 _DATA_SETS = {"DAPO-Math-17k": 0.17, "DeepScaleR": 0.21, "DeepMath-103K": 0.35}
-_NOTES: dict[str, str] = {}
+_NOTES = dict.fromkeys(
+    ("DAPO-Math-17k", "DeepScaleR"),
+    "what is gained is the part of a wave that only its longest answers fill. Where more answers "
+    "meet the cap less of it is left; and rollout throughput as logged may have seconds in it, of "
+    "weights and scores, that no policy shortens",
+)
 
 
 def _throughput(variant: Variant, policy: Collector) -> float:

@@ -159,7 +159,18 @@ def _published() -> dict[str, tuple[float, str]]:
     return found
 
 
-_NOTES: dict[str, str] = {}
+_RESPONSES = (
+    "over-sampled responses gain nothing here: among ten times 128 prompts one has more long "
+    "answers than the spare ones, and the longest iteration counts; answers of a prompt are more "
+    "alike in this law than in the run"
+)
+_PROMPTS = (
+    "over-sampled prompts cut more here: in the run more prompts seem to hold a long answer than "
+    "P75 and the ratio tell, and the longest short round counts"
+)
+_NOTES = {f"{model}: responses × {eta:g}": _RESPONSES for model in MODELS for eta in ETAS}
+_NOTES |= {f"{model}: prompts × {eta:g}": _PROMPTS for model in MODELS for eta in ETAS}
+_NOTES |= {f"{model}: both × 1.25": _PROMPTS for model in MODELS}
 
 
 def variants() -> list[Variant]:

@@ -40,6 +40,7 @@ GROUPS, SIZE, CAP_TOKENS, GENERATION_S = 512, 16, 28_672, 177.85
 GEN_TP, PROMPTS_A_REPLICA, SYNC_S = 4, 16, 0.1
 OTHER_S = (0.0, 10.7)
 _STEPS, _WARM_UP = 10, 3
+_WHAT = ("step", "wait")
 
 
 class AsyncRow(NamedTuple):
@@ -66,7 +67,33 @@ _ROWS = (
     AsyncRow("64:64, fetch of 4 × 32", 64, 0.5, 4, 95.06, 25.62, 124.64),
 )
 _COLOCATED = {128: GENERATION_S, 64: 150.72, 32: 357.41}
-_NOTES: dict[str, str] = {}
+_LENGTHS_DIFFER = (
+    "the runs differ in their lengths, which are held equal here: old log-probabilities cost "
+    "4,497 GPU-seconds a step on 64 and 6,902 on 128, and generation falls (357, 151, 178 s) and "
+    "rises with them"
+)
+_FEW_GPUS = (
+    "rollout on few GPUs comes out too slow: one scalar on the whole law is fitted to 178 s, which "
+    "are mostly the latency of the longest answers, and it slows what many answers share as much; "
+    "measured, these rows are bound by the trainer, and wait no less than the others"
+)
+_BOUND_BY_TRAINER = (
+    "bound by the trainer here, which then never waits; the published wait is 21 s or more in "
+    "every row, so part of it may be the making of the batch, which is not modelled"
+)
+_NOTES = {
+    "colocated on 64: generation": _LENGTHS_DIFFER,
+    "64:64, staleness 0: step": "by a hundredth: the wait is as long as the longest answer",
+    "64:64, staleness 0: wait": "by a twentieth: the wait is as long as the longest answer",
+    "64:64, fetch of 1 × 32: step": "its published wait and update are 8 s more than its step",
+    "64:64, fetch of 1 × 32: wait": _BOUND_BY_TRAINER,
+}
+_NOTES |= {f"{n}:{n}, staleness 0.5: {what}": _FEW_GPUS for n in (32, 16) for what in _WHAT}
+_NOTES |= {
+    f"64:64, fetch of 4 × 32: {what}": "the run of staleness 0.5 over its first 300 steps of 400 "
+    "(the totals are the same), in which answers were shorter: its update takes 95 and not 113 s"
+    for what in _WHAT
+}
 
 
 def async_step(
