@@ -1,11 +1,15 @@
-"""Write the key tables of ``dapolab check`` from the installed packages themselves.
+"""Write the key tables of ``dapolab check`` from the frameworks' own parsers and configurations.
 
 Run in an environment that has the package in question (the conformance environment has all):
 
-    python requirements/generate_keys.py verl trl      # or: openrlhf
+    python requirements/generate_keys.py verl trl openrlhf
+
+slime and NeMo RL are no packages: give a checkout, its commit and the commit's date.
+
+    python requirements/generate_keys.py slime --checkout DIR --commit 002fa9d --date 2026-09-30
 
 Each table is dapolab/check/keys/<package>-<version>.json. ``tests/conformance/test_check_keys.py``
-regenerates the tables and demands that they are equal to the stored ones.
+regenerates those of packages and demands that they are equal to the stored ones.
 """
 
 import argparse
@@ -138,13 +142,84 @@ def literal(node: ast.expr) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+# ------------------------------------------------------------------------------------- checkouts
+
+SLIME = "slime/utils/arguments.py"
+NEMO = {
+    "nemo_rl/algorithms/grpo.py": ("GRPOConfig", "AsyncGRPOConfig", "RewardScalingConfig"),
+    "nemo_rl/algorithms/reward_functions.py": ("RewardShapingConfig",),
+    "nemo_rl/algorithms/advantage_estimator.py": ("AdvEstimatorConfig",),
+    "nemo_rl/algorithms/loss/loss_functions.py": ("ClippedPGLossConfig",),
+}
+
+
+def slime(checkout: Path) -> dict[str, Any]:
+    """Read the arguments that slime adds to Megatron's, or whose defaults it sets anew."""
+    keys: dict[str, Any] = {}
+    for call in ast.walk(ast.parse((checkout / SLIME).read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        flag = {"add_argument": 0, "reset_arg": 1}.get(name)
+        if flag is None or len(call.args) <= flag:
+            continue
+        words = {w.arg: w.value for w in call.keywords}
+        action = words.get("action")
+        for key in flags(call.args[flag]):
+            keys[key.replace("-", "_")] = argument_default(words)
+            if getattr(action, "attr", "") == "BooleanOptionalAction":
+                keys[f"no_{key.replace('-', '_')}"] = None
+    return {"keys": keys, "files": [SLIME]}
+
+
+def argument_default(words: dict[str | None, ast.expr]) -> Any:
+    """Return what an argument is when it is not given; a flag is then false."""
+    if literal(words.get("action", ast.Constant(None))) in ("store_true", "store_false"):
+        return False
+    return literal(words.get("default", ast.Constant(None)))
+
+
+def nemo_rl(checkout: Path) -> dict[str, Any]:
+    """Read the fields of the classes behind the sections ``grpo`` and ``loss_fn``."""
+    classes: dict[str, ast.ClassDef] = {}
+    for file, names in NEMO.items():
+        tree = ast.parse((checkout / file).read_text(encoding="utf-8"))
+        found = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+        classes |= {name: found[name] for name in names}
+    keys = class_fields(classes, "GRPOConfig", "grpo")
+    keys |= class_fields(classes, "ClippedPGLossConfig", "loss_fn")
+    return {"keys": keys, "files": sorted(NEMO)}
+
+
+def class_fields(classes: dict[str, ast.ClassDef], name: str, prefix: str) -> dict[str, Any]:
+    """Return a class's annotated fields with their literal defaults, nested classes dotted."""
+    keys: dict[str, Any] = {}
+    for item in classes[name].body:
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+            continue
+        key = f"{prefix}.{item.target.id}"
+        words = {n.id for n in ast.walk(item.annotation) if isinstance(n, ast.Name)}
+        inner = sorted(words & set(classes))
+        if inner:
+            keys |= class_fields(classes, inner[0], key)
+        else:
+            keys[key] = literal(item.value or ast.Constant(None))
+    return keys
+
+
 TABLES = {"verl": verl, "trl": trl, "openrlhf": openrlhf}
+CHECKOUTS = {"slime": slime, "nemo-rl": nemo_rl}
 
 
 def document(package: str) -> dict[str, Any]:
     """Return a package's whole table, version included."""
     version = importlib.metadata.version(package)
     return {"package": package, "version": version} | TABLES[package]()
+
+
+def checkout_document(package: str, checkout: Path, *, commit: str, date: str) -> dict[str, Any]:
+    """Return the table of a framework that is read from a checkout."""
+    return {"package": package, "version": commit, "date": date} | CHECKOUTS[package](checkout)
 
 
 def text(table: dict[str, Any]) -> str:
@@ -155,9 +230,18 @@ def text(table: dict[str, Any]) -> str:
 def main() -> None:
     """Write the tables of the packages named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("packages", nargs="+", choices=sorted(TABLES))
-    for package in parser.parse_args().packages:
-        table = document(package)
+    parser.add_argument("packages", nargs="+", choices=sorted([*TABLES, *CHECKOUTS]))
+    parser.add_argument("--checkout", type=Path, help="of slime or NeMo RL")
+    parser.add_argument("--commit", help="of the checkout, as it is to be named")
+    parser.add_argument("--date", help="of that commit")
+    given = parser.parse_args()
+    for package in given.packages:
+        if package in TABLES:
+            table = document(package)
+        elif given.checkout and given.commit and given.date:
+            table = checkout_document(package, given.checkout, commit=given.commit, date=given.date)
+        else:
+            parser.error(f"{package} needs --checkout, --commit and --date")
         path = KEYS / f"{package}-{table['version']}.json"
         path.write_text(text(table), encoding="utf-8")
         print(path.name)  # noqa: T201

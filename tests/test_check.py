@@ -45,7 +45,6 @@ EXPECTED: dict[str, tuple[str | None, list[str]]] = {
     "slime_qwen3_4b.sh": (
         None,
         [
-            "keys-not-judged",  # no table of Megatron's and SGLang's keys
             "clip-no-effect",  # 32 x 8 = 256 = global batch size, clip-higher is set
             "loss-kl-coef-zero",
             "loss-not-token-level",

@@ -7,7 +7,7 @@ from dapolab.check.findings import Finding
 from dapolab.check.frameworks import dapo06, nemo, openrlhf, slime
 from dapolab.check.reading import Setting
 from dapolab.check.rules import known_verl
-from dapolab.check.rules.unlisted import is_newest, nearest, not_judged, outside
+from dapolab.check.rules.unlisted import is_newest, like, nearest, not_judged, outside
 from dapolab.check.run import Run, newer
 
 PROCESS_FLAGS = ("num_processes", "config_file", "config", "num_machines", "main_process_port")
@@ -99,8 +99,38 @@ def _openrlhf(run: Run) -> Iterator[Finding]:
             )
 
 
+# So alike that no argument of Megatron or SGLang is taken for a misspelt one of slime.
+_MISSPELT = 0.9
+
+
 def _slime(run: Run) -> Iterator[Finding]:
-    yield from outside(run, slime.DEFAULTS)
+    stored = keys.table("slime")
+    known = {*stored["keys"], *slime.DEFAULTS}
+    judged = set(known)
+    for setting in run.reading.source.settings:
+        if setting.key in known or setting.key.startswith("sglang_"):
+            continue
+        meant = like(setting.key, stored["keys"], cutoff=_MISSPELT)
+        if meant is None:
+            continue
+        judged.add(setting.key)
+        dashed = meant.replace("_", "-")
+        yield run.finding(
+            "key-ignored",
+            "warning",
+            setting.key,
+            f"slime adds no such argument and its parser ignores unknown ones: it does nothing, "
+            f"--{dashed} stays at {_shown(stored['keys'][meant])}",
+            suggestion=f"nearest: --{dashed}",
+            source=f"slime {stored['version']} utils/arguments.py, "
+            "backends/megatron_utils/arguments.py (ignore_unknown_args)",
+            certain=is_newest(run),
+        )
+    yield from outside(run, judged, whose="Megatron's and SGLang's arguments")
+
+
+def _shown(default: object) -> str:
+    return "its default" if default is None else str(default)
 
 
 def _nemo(run: Run) -> Iterator[Finding]:
@@ -113,7 +143,32 @@ def _nemo(run: Run) -> Iterator[Finding]:
             "as in grpo_math_1B.yaml",
             source="NeMo RL nemo_rl/utils/config.py: defaults names the file underneath",
         )
-    yield from outside(run, {*nemo.DEFAULTS, "defaults"})
+    stored = keys.table("nemo-rl")
+    known = {*stored["keys"], *nemo.DEFAULTS, "defaults"}
+    judged = set(known)
+    for setting in run.reading.source.settings:
+        section = setting.key.partition(".")[0]
+        if setting.key in known or section not in ("grpo", "loss_fn"):
+            continue
+        judged.add(setting.key)
+        meant = nearest(setting.key, {key for key in known if key.startswith(f"{section}.")})
+        yield run.finding(
+            "key-ignored",
+            "warning",
+            setting.key,
+            f"NeMo RL takes any key in {section} and its code reads no {setting.key}: it does "
+            "nothing",
+            suggestion=f"nearest: {meant}",
+            source=f'NeMo RL {stored["version"]} {_NEMO_CLASS[section]} (extra="allow")',
+            certain=is_newest(run) and like(setting.key, [meant], cutoff=_MISSPELT) is not None,
+        )
+    yield from outside(run, judged, whose="the keys outside grpo and loss_fn")
+
+
+_NEMO_CLASS = {
+    "grpo": "nemo_rl/algorithms/grpo.py GRPOConfig",
+    "loss_fn": "nemo_rl/algorithms/loss/loss_functions.py ClippedPGLossConfig",
+}
 
 
 def twice(run: Run) -> Iterator[Finding]:

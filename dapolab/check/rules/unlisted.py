@@ -26,8 +26,8 @@ def not_judged(run: Run) -> Iterator[Finding]:
     )
 
 
-def outside(run: Run, known: Collection[str]) -> Iterator[Finding]:
-    """Say how many settings lie outside what is read of a framework that has no table."""
+def outside(run: Run, known: Collection[str], *, whose: str) -> Iterator[Finding]:
+    """Say how many settings lie outside the table, and whose they would be."""
     given = {s.key: s for s in run.reading.source.settings}
     others = [key for key in given if key not in known]
     if not is_newest(run):
@@ -41,14 +41,21 @@ def outside(run: Run, known: Collection[str]) -> Iterator[Finding]:
         )
     if not others:
         return
+    stored = keys.table(run.framework)
     yield run.finding(
         "keys-not-judged",
         "note",
         others[0],
-        f"{len(others)} of {len(given)} settings, the first here, are not read: whether "
-        f"{run.framework} {run.version_text} knows them, and what they do, was not checked",
-        source=f"no table of all keys of {run.framework} is kept here",
+        f"{len(others)} of {len(given)} settings, the first here, are not judged: no table of "
+        f"{whose} is kept here",
+        source=f"keys/{run.framework}-{stored['version']}.json",
     )
+
+
+def like(key: str, known: Collection[str], *, cutoff: float) -> str | None:
+    """Return the known key that ``key`` is all but spelt like, None where none is."""
+    close = difflib.get_close_matches(key, known, n=1, cutoff=cutoff)
+    return close[0] if close else None
 
 
 def nearest(key: str, known: set[str]) -> str:
