@@ -300,6 +300,10 @@ def test_command_writes_a_law_that_a_scenario_takes(
     from dapolab.scenario import load
 
     assert load(law).hardware.law.a_s == pytest.approx(0.008, rel=0.05)  # type: ignore[union-attr]
+    named = tmp_path / "scenario.toml"
+    named.write_text('[hardware]\nbase = "law.toml"\nreplicas = 2\n')
+    assert load(named).hardware.law == load(law).hardware.law
+    assert load(named).hardware.replicas == 2
 
 
 @pytest.mark.parametrize(

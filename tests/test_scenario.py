@@ -2,7 +2,7 @@
 
 import pytest
 
-from dapolab.scenario import ConfigError, build, load, parse_overrides
+from dapolab.scenario import DEFAULT, AffineLaw, ConfigError, Hardware, build, load, parse_overrides
 
 
 def refused(data):
@@ -78,6 +78,69 @@ def test_a_workload_file_is_found_beside_the_scenario_and_can_be_changed(tmp_pat
     assert load(file, {"workload.sigma": 1.1}).workload.sigma == 1.1
     file.write_text('[workload]\nbase = "w.toml"\nmean_logit = 2.0\n')
     assert (load(file).workload.sigma, load(file).workload.mean_logit) == (0.5, 2.0)
+
+
+LAW = """[hardware.law]
+kind = "affine"
+a_s = 0.01
+b_s = 2e-5
+c_s = 5e-8
+
+[hardware]
+call_overhead_s = 0.4
+
+[learner]
+update_s_per_token = 1.4e-4
+"""
+
+
+def test_a_law_file_is_named_by_the_hardware_and_the_rest_stays_the_scenario_s(tmp_path):
+    (tmp_path / "fits").mkdir()
+    (tmp_path / "fits" / "law.toml").write_text(LAW)
+    file = tmp_path / "s.toml"
+    file.write_text('hardware = "fits/law.toml"\n')
+    assert load(file).hardware == Hardware(
+        law=AffineLaw(a_s=0.01, b_s=2e-5, c_s=5e-8), call_overhead_s=0.4
+    )
+    file.write_text(
+        '[hardware]\nbase = "fits/law.toml"\nreplicas = 4\ncall_overhead_s = 0.1\n'
+        '[hardware.law]\nc_s = 1e-7\n[learner]\nbase = "fits/law.toml"\nsync_s = 3.0\n'
+    )
+    found = load(file, {"hardware.slots": 64})
+    assert (found.hardware.replicas, found.hardware.slots) == (4, 64)
+    assert found.hardware.call_overhead_s == 0.1
+    assert (found.hardware.law.a_s, found.hardware.law.c_s) == (0.01, 1e-7)
+    assert (found.learner.update_s_per_token, found.learner.sync_s) == (1.4e-4, 3.0)
+    # named on the command line, its law replaces another kind and the replicas stay
+    file.write_text(
+        '[hardware]\nreplicas = 4\n[hardware.law]\nkind = "preset"\nname = "qwen3-8b-a100-tp1"\n'
+    )
+    for key in ("hardware", "hardware.base"):
+        hardware = load(file, {key: "law.toml"}, folder=tmp_path / "fits").hardware
+        assert (hardware.law.a_s, hardware.replicas, hardware.call_overhead_s) == (0.01, 4, 0.4)
+    assert load(file).hardware.law.name == "qwen3-8b-a100-tp1"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (None, "law.toml: no such file"),
+        ("a_s = 0.01\n", r"law.toml: no table \[hardware\]"),
+        ("[hardware]\nreplicas = 2\n", "law.toml: no decode law in it"),
+        ('[hardware.law]\nkind = "affine"\na_ms = 3\n', "a_s"),
+        ("import os\n", "not valid TOML"),
+    ],
+)
+def test_a_law_file_that_is_none_is_one_line(tmp_path, body, message):
+    if body is not None:
+        (tmp_path / "law.toml").write_text(body)
+    file = tmp_path / "s.toml"
+    file.write_text('[hardware]\nbase = "law.toml"\n')
+    with pytest.raises(ConfigError, match=message) as error:
+        load(file)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match=message):
+        load(DEFAULT, {"hardware": "law.toml"}, folder=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["name = ", "\x00", "[a"])

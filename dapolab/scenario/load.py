@@ -14,6 +14,7 @@ from dapolab.scenario.explain import explain
 
 _KEPT_BY_ANY_KIND = {"budget", "prompts", "drift", "source"}
 _FILES = ("file", "draws")
+_INCLUDE = ("workload", "hardware", "learner")
 # where "none" is a word and not the absence of a value
 _TEXTS = {"kind", "name", "description", "source", "assumptions"}
 
@@ -62,12 +63,15 @@ def load(
 
     ``workload = "FILE.toml"`` and a replay's ``file`` are resolved relative to the scenario file;
     ``[workload] base = "FILE.toml"`` loads that file and lays the table's other keys over it.
+    ``[hardware] base`` and ``[learner] base`` do the same with the tables of their name in a file
+    that ``dapolab calibrate`` wrote, or in a scenario.
 
     Parameters
     ----------
     path : a scenario TOML.
     overrides : dotted keys and values laid over the file, e.g. ``{"workload.sigma": 1.1}``;
-        ``{"workload": "FILE.toml"}`` (or ``workload.base``) replaces the whole workload.
+        ``{"workload": "FILE.toml"}`` (or ``workload.base``) replaces the whole workload,
+        ``{"hardware.base": "LAW.toml"}`` the law and what else that file has of the hardware.
     folder : what files named in the overrides are relative to; absent: the working folder.
 
     Raises
@@ -79,11 +83,15 @@ def load(
     data = read_toml(path)
     changes = dict(overrides or {})
     beside = folder or Path()
-    _include_workload(data, path.parent)
-    for key in ("workload", "workload.base"):
-        if isinstance(changes.get(key), str):
-            data["workload"] = {"base": changes.pop(key)}
-            _include_workload(data, beside)
+    for section in _INCLUDE:
+        _include(data, section, path.parent)
+        for key in (section, f"{section}.base"):
+            if isinstance(changes.get(key), str):
+                named: dict[str, Any] = {section: {"base": changes.pop(key)}}
+                _include(named, section, beside)
+                own = data.get(section)
+                keeps = isinstance(own, dict) and section != "workload"
+                data[section] = own | named[section] if keeps else named[section]
     for key in (f"workload.{name}" for name in _FILES):
         if isinstance(changes.get(key), str):
             changes[key] = str(beside / changes[key])
@@ -169,23 +177,37 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _include_workload(data: dict[str, Any], folder: Path) -> None:
-    workload = data.get("workload")
-    if isinstance(workload, str):
-        workload = {"base": workload}
-    if not isinstance(workload, dict):
+def _include(data: dict[str, Any], section: str, folder: Path) -> None:
+    """Put the file that a table names as its base under the table's other keys."""
+    table = data.get(section)
+    if isinstance(table, str):
+        table = {"base": table}
+    if not isinstance(table, dict):
         return
-    if "base" in workload:
-        over = {key: value for key, value in workload.items() if key != "base"}
-        file = folder / str(workload["base"])
-        base = read_toml(file)
-        base = base.get("workload", base)
+    if "base" in table:
+        over = {key: value for key, value in table.items() if key != "base"}
+        table = _merge(_read_base(folder / str(table["base"]), section), over)
+    elif section == "workload":
+        table = _beside(table, folder)
+    data[section] = table
+
+
+def _read_base(file: Path, section: str) -> dict[str, Any]:
+    """Return the table of a file that was named as base; a workload's may be the whole file."""
+    whole = read_toml(file)
+    if section == "workload":
+        base = whole.get("workload", whole)
         if not isinstance(base, dict):
             raise ConfigError(f"{file}: workload should be a table of settings")
-        workload = _merge(_beside(base, file.parent), over)
-    else:
-        workload = _beside(workload, folder)
-    data["workload"] = workload
+        return _beside(base, file.parent)
+    base = whole.get(section)
+    if not isinstance(base, dict):
+        raise ConfigError(
+            f"{file}: no table [{section}]; dapolab calibrate -o writes what it finds"
+        )
+    if section == "hardware" and not isinstance(base.get("law"), dict):
+        raise ConfigError(f"{file}: no decode law in it, a table [hardware.law]")
+    return base
 
 
 def _beside(workload: dict[str, Any], folder: Path) -> dict[str, Any]:
