@@ -61,7 +61,7 @@ def test_every_recipe_is_complete(name):
     assert recipe.summary
     assert recipe.source
     assert recipe.evidence.reference
-    dated = re.fullmatch(r"(by )?20\d\d-\d\d(-\d\d)?", recipe.evidence.date)
+    dated = re.fullmatch(r"(by |after )?20\d\d-\d\d(-\d\d)?", recipe.evidence.date)
     assert dated or (recipe.evidence.date == UNKNOWN_DATE and recipe.evidence.how == "read")
     assert f"({recipe.evidence.date})" in str(recipe.evidence)
     judges = {"verl": "verl==0.9.1", "TRL": "trl==1.16.0", "OpenRLHF": "openrlhf==0.11.2"}

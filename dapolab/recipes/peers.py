@@ -76,9 +76,11 @@ RECIPES: tuple[Recipe, ...] = (
         ),
         batch=_AGAINST_SAMPLER,
         when_no_signal="skip",
-        evidence=Evidence("read", "PrimeIntellect-ai/prime-rl 559b447"),
+        # Pull 3586 of this day finds the loss gone: pull 3418 took it out for ipo.
+        evidence=Evidence("read", "PrimeIntellect-ai/prime-rl 559b447", "by 2026-09-18"),
         source=("src/prime_rl/trainer/rl/loss.py", "src/prime_rl/trainer/rl/train.py:307-323"),
         notes=(
+            "removed since (pull 3418, opened 2026-08-27): the default is ipo now",
             "responses of advantage 0 are pruned after the batch was cut: it shrinks",
             "ten empty batches in a row end the run",
         ),
@@ -109,7 +111,8 @@ RECIPES: tuple[Recipe, ...] = (
             aggregation=SeqMeanTokenMean(),
         ),
         collector=NoFilter(),
-        evidence=Evidence("read", "alibaba/ROLL 8eb27cc"),
+        # Its rollout mock came with 0.2.0.
+        evidence=Evidence("read", "alibaba/ROLL 8eb27cc", "after 2026-02-04"),
         source=("roll/utils/functionals.py:229-282",),
         notes=(
             "dual_clip_loss is off by default; on, c = 1 + 2·pg_clip",
@@ -160,10 +163,12 @@ RECIPES: tuple[Recipe, ...] = (
             clip=_SYMMETRIC,
             aggregation=GenerationWindow(variant="ms-swift", filtered_tokens="in"),
         ),
-        evidence=Evidence("read", "modelscope/ms-swift 3602360"),
+        # 4.6.0 is the first release that undoes the division (pull 10116).
+        evidence=Evidence("read", "modelscope/ms-swift 3602360", "by 2026-10-13"),
         source=("swift/rlhf_trainers/grpo_trainer.py:644-694, 1050-1145",),
         notes=(
-            "an update is 1/gradient_accumulation_steps of the token mean (ms-swift#10117)",
+            "an update is 1/gradient_accumulation_steps of the token mean (ms-swift#10117), up to "
+            "4.5.3; 4.6.0 repaired it (2026-10-13, #10116)",
             "tokens masked by overlong_filter stay in the denominator",
             "dynamic_sample falls back to the original batch after 3 resamples",
             "beta is left at 0 here",

@@ -22,7 +22,8 @@ class Evidence:
     date: str = UNKNOWN_DATE
     """Date of that commit, release or paper, ISO; its month where no day is known.
 
-    "by" a day where the source was seen then, or a later release no longer holds it."""
+    "by" a day where the source was seen then, or a later release no longer holds it; "after" a day
+    where it holds what was added then. The recipe's notes or comments name that change."""
 
     def __str__(self) -> str:
         """Return how, at what and when, in one line."""

@@ -7,7 +7,8 @@ from dapolab.scenario.clip import PpoClip
 from dapolab.scenario.collector import NoFilter
 from dapolab.scenario.objective import Kl, Objective
 
-_EVIDENCE = Evidence("read", "NovaSky-AI/SkyRL a956457")
+# It holds the policy loss "dppo", which pull 1037 added after this day.
+_EVIDENCE = Evidence("read", "NovaSky-AI/SkyRL a956457", "after 2026-06-17")
 _SOURCE = ("skyrl/backends/skyrl_train/utils/ppo_utils.py:1152-1220",)
 _KL = Kl(place="loss", estimator="k3", coefficient=0.001)
 _SYMMETRIC = PpoClip(low=0.2, high=0.2)
