@@ -117,7 +117,7 @@ def test_no_tokens_fits_difficulty_only():
     assert reasons(fit)["sigma"] == "no token counts"
     assert "median_tokens" not in fit.estimates
     assert {"mean_logit", "sd_logit", "mixed_share"} <= set(fit.estimates)
-    assert [g.quantity for g in fit.goodness] == ["mixed share"]
+    assert [g.quantity for g in fit.goodness] == ["mixed share", "accuracy of mixed groups"]
 
 
 def test_one_response_a_prompt_cannot_split_the_variance():
@@ -227,6 +227,7 @@ def test_tables_hold_what_a_report_draws(plain):
         "wave maximum",
         "truncated share",
         "mixed share",
+        "accuracy of mixed groups",
         "within-prompt spread",
     }
     assert {g.verdict for g in plain.goodness} <= {"holds", "fails", "undecided"}

@@ -1,10 +1,11 @@
 """Does the law describe prompts that it has not seen? Five folds, and a verdict per quantity.
 
-Every prompt is predicted by the fit of the other folds. Four quantities matter to a collection:
-the maximum of a small wave, the truncated share, the mixed share and the within-prompt spread.
+Every prompt is predicted by the fit of the other folds. Five quantities matter to a collection:
+the maximum of a small wave, the truncated share, the mixed share, the accuracy of mixed groups
+(what a filter trains on, theory A9) and the within-prompt spread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +26,20 @@ _PROMPTS_PER_FOLD = 400
 # A wave small enough that its maximum is not simply the cap: 4 prompts × up to 8 responses.
 _WAVE_PROMPTS, _WAVE_RESPONSES = 4, 8
 _Z99 = 2.5758
+# The bootstrap of a mean over fewer groups says too little of its spread.
+_FEWEST_MIXED = 10
+_SHARES = ("truncated share", "mixed share", "accuracy of mixed groups")
+_OF_MIXED = "accuracy of mixed groups"
 
 
 @dataclass(frozen=True, eq=False)
 class PromptSummary:
-    """Per prompt: what the four quantities are made of; nan where the data do not have it."""
+    """Per prompt: what the quantities are made of; nan where the data do not have it."""
 
     longest: Floats
     truncated: Floats
     mixed: Floats
+    right: Floats
     spread_sum: Floats
     spread_degrees: Floats
 
@@ -45,10 +51,17 @@ class PromptSummary:
             "wave maximum": _wave_maximum(self.longest[pick]),
             "truncated share": float(self.truncated[pick].mean()),
             "mixed share": float(self.mixed[pick].mean()),
+            _OF_MIXED: self._accuracy_of_mixed(pick),
             "within-prompt spread": float(
                 np.sqrt(self.spread_sum[pick].sum() / degrees) if degrees else np.nan
             ),
         }
+
+    def _accuracy_of_mixed(self, pick: NDArray[np.intp]) -> float:
+        """E[K/n | mixed] of a sample of prompts; nan where none is mixed or a verdict lacks."""
+        mixed = self.mixed[pick]
+        n = float(mixed.sum())
+        return float(self.right[pick] @ mixed) / n if n > 0 else float("nan")
 
 
 def _wave_maximum(longest: Floats) -> float:
@@ -82,6 +95,7 @@ def summarise(
         longest=longest,
         truncated=np.where(present_UG, truncated_UG, 0.0).sum(axis=1) / n,
         mixed=np.where(np.isnan(right), np.nan, ((right > 0) & (right < n)).astype(np.float64)),
+        right=right / n,
         spread_sum=squares,
         spread_degrees=np.maximum(count - 1, 0).astype(np.float64),
     )
@@ -127,8 +141,10 @@ def judge(
     cap_tokens: int,
     seed: int,
     on_fold: Callable[[], None] = lambda: None,
-) -> tuple[Goodness, ...]:
+) -> tuple[tuple[Goodness, ...], tuple[tuple[str, str], ...]]:
     """Compare held-out prompts with the predictions of the other folds.
+
+    Returns the checks, and (quantity, reason) of those of pass rates that could not be made.
 
     The interval of observed − predicted joins the bootstrap over prompts of the observed value and
     the parameter draws of the fold fits. Tolerances: 10 % of a length or spread, .05 of a share.
@@ -156,7 +172,25 @@ def judge(
             summary = simulate(law, n_P=size, cap_tokens=cap_tokens, seed=sample_seed)
             (predicted if b == 0 else by_draw[b - 1]).append(summary)
         on_fold()
-    return _verdicts(summarise(*padded(rows)), predicted, by_draw, likelihood, rng)
+    seen = summarise(*padded(rows))
+    skipped = not_comparable(seen, predicted) if problem.difficulty else {}
+    found = _verdicts(seen, predicted, by_draw, likelihood, rng, skipped)
+    return found, tuple(skipped.items())
+
+
+def not_comparable(seen: PromptSummary, predicted: list[PromptSummary]) -> dict[str, str]:
+    """Say which checks of pass rates cannot be made, and why."""
+    if np.isnan(seen.mixed).any():
+        why = "answers without a verdict leave groups that may be mixed or not"
+        return {"mixed share": why, _OF_MIXED: why}
+    n = int(seen.mixed.sum())
+    if n == 0:
+        return {_OF_MIXED: "no group of these data is mixed"}
+    if n < _FEWEST_MIXED:
+        return {_OF_MIXED: f"only {n} of these groups are mixed; {_FEWEST_MIXED} are needed"}
+    if not sum(part.mixed.sum() for part in predicted):
+        return {_OF_MIXED: "the fitted law predicts no mixed group"}
+    return {}
 
 
 def _pooled(parts: list[PromptSummary]) -> dict[str, float]:
@@ -175,6 +209,7 @@ def _verdicts(
     by_draw: list[list[PromptSummary]],
     likelihood: Likelihood,
     rng: np.random.Generator,
+    skipped: Collection[str],
 ) -> tuple[Goodness, ...]:
     n = len(seen.longest)
     observed, centre = seen.statistics(np.ones(n)), _pooled(predicted)
@@ -186,12 +221,12 @@ def _verdicts(
     for name, value in observed.items():
         about_lengths = name in ("wave maximum", "within-prompt spread", "truncated share")
         known = likelihood.problem.lengths if about_lengths else likelihood.problem.difficulty
-        if not known or np.isnan(value):
+        if not known or np.isnan(value) or name in skipped:
             continue
-        spread = np.std([draw[name] for draw in draws]), np.std([one[name] for one in resampled])
+        # A draw or a resample without a mixed group has no accuracy of them.
+        spread = np.nanstd([d[name] for d in draws]), np.nanstd([one[name] for one in resampled])
         half = _Z99 * float(np.hypot(*spread))
         gap = value - centre[name]
-        share = name in ("truncated share", "mixed share")
         out.append(
             Goodness(
                 quantity=name,
@@ -200,7 +235,7 @@ def _verdicts(
                 predicted=centre[name],
                 low=gap - half,
                 high=gap + half,
-                tolerance=0.05 if share else 0.1 * abs(value),
+                tolerance=0.05 if name in _SHARES else 0.1 * abs(value),
             )
         )
     return tuple(out)

@@ -101,7 +101,7 @@ def fit_workload(
         reach = cap or longest(rows)
         verdicts: tuple[Goodness, ...] = ()
         if goodness and rows.n_units >= 4 * N_FOLDS and selection != "kept_mixed":
-            verdicts = judge(
+            verdicts, skipped = judge(
                 rows,
                 likelihood,
                 optimum,
@@ -110,6 +110,7 @@ def fit_workload(
                 seed=seed,
                 on_fold=lambda: bar.advance("held-out prompts"),
             )
+            missing += [(f"held-out {name}", why) for name, why in skipped]
         tables = figures.compare(rows, workload, cap_tokens=reach, problem=likelihood.problem)
     return FittedWorkload(
         workload=workload,
