@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from dapolab.theory import groups
 
@@ -158,6 +158,28 @@ def test_logit_normal_without_spread_is_one_prompt() -> None:
     assert got.p_mixed == pytest.approx(1 - 2 / 16)
 
 
+@pytest.mark.parametrize(("mu", "sigma", "share"), [(3.3, 1.3, 0.09), (-1.0, 2.5, 0.4)])
+def test_unsolvable_prompts_are_an_atom_of_the_prior(mu: float, sigma: float, share: float) -> None:
+    """The same prior by its quantile function: flat at 0, then the logit-normal law."""
+
+    def quantile(u: np.ndarray) -> np.ndarray:
+        rest = np.clip((u - share) / (1 - share), 1e-300, None)
+        return np.where(u < share, 0.0, special.expit(mu + sigma * special.ndtri(rest)))
+
+    got = groups.mixed_groups_logit_normal(mu, sigma, group_size=8, unsolvable_share=share)
+    judge = groups.mixed_groups_quantile(quantile, group_size=8)
+    for name in ("p_mixed", "p_all_right", "p_all_wrong", "mean_pass_rate", "retained_pass_rate"):
+        assert getattr(got, name) == pytest.approx(getattr(judge, name), abs=2e-7), name
+    assert got.kept_accuracy == pytest.approx(judge.kept_accuracy, abs=2e-7)
+    assert got.p_mixed + got.p_all_right + got.p_all_wrong == pytest.approx(1.0, abs=1e-12)
+
+
+def test_nothing_but_unsolvable_prompts_has_no_mixed_group() -> None:
+    got = groups.mixed_groups_logit_normal(1.0, 2.0, group_size=8, unsolvable_share=1.0)
+    assert (got.p_mixed, got.p_all_wrong, got.mean_pass_rate) == (0.0, 1.0, 0.0)
+    assert (got.retained_pass_rate, got.kept_accuracy) == (None, None)
+
+
 def test_recorded_estimate_is_unbiased_and_plug_in_is_not() -> None:
     n, G, p = 10, 4, 0.23
     K = np.arange(n + 1)
@@ -191,6 +213,10 @@ def test_population_without_mixed_groups_gives_none_not_nan() -> None:
         (lambda: groups.mixed_groups_beta(0.0, 1.0, group_size=4), "a must"),
         (lambda: groups.mixed_groups([0.5], group_size=4, weights=[0.0]), "weights"),
         (lambda: groups.mixed_groups_logit_normal(0.0, -1.0, group_size=4), "sigma"),
+        (
+            lambda: groups.mixed_groups_logit_normal(0.0, 1.0, group_size=4, unsolvable_share=1.1),
+            "unsolvable_share",
+        ),
     ],
 )
 def test_bad_arguments_are_named_in_one_line(call: object, word: str) -> None:

@@ -17,6 +17,7 @@ from dapolab.scenario import (
     Prompts,
     ReplayWorkload,
 )
+from dapolab.theory import groups
 from dapolab.workload import PromptStream, marginals, mixed_probability, survival
 
 POOL = Prompts(count=120_000)
@@ -31,6 +32,7 @@ JOINT = JointWorkload(
     p_correct_if_truncated=0.2,
     drift=Drift(logit_per_step=0.1, log_tokens_per_step=-0.05),
 )
+UNSOLVABLE = JOINT.model_copy(update={"unsolvable_share": 0.25})
 SHARED = IndependentWorkload(
     prompts=POOL,
     lengths=LognormalLengths(prompt_share=0.6, median_tokens=900.0),
@@ -50,6 +52,7 @@ def _measured(workload):
     return {
         "q": mixed * 1.0,
         "accuracy": right / G,
+        "accuracy of mixed": right[mixed] / G,
         "truncated": groups.truncated_PG.mean(axis=1),
         "tokens": groups.n_tokens_PG.mean(axis=1),
         "tokens of mixed": groups.n_tokens_PG[mixed].mean(axis=1),
@@ -64,6 +67,7 @@ def _predicted(workload):
     return {
         "q": law.mixed_probability,
         "accuracy": law.accuracy,
+        "accuracy of mixed": law.accuracy_mixed,
         "truncated": law.truncated_share,
         "tokens": law.mean_tokens,
         "tokens of mixed": law.mean_tokens_mixed,
@@ -73,13 +77,43 @@ def _predicted(workload):
     }
 
 
-@pytest.mark.parametrize("workload", [JOINT, SHARED], ids=["joint", "independent"])
+@pytest.mark.parametrize(
+    "workload", [JOINT, UNSOLVABLE, SHARED], ids=["joint", "unsolvable", "independent"]
+)
 def test_summaries_agree_with_the_stream_and_a_5_percent_error_would_not(workload):
     predicted = _predicted(workload)
     for name, values in _measured(workload).items():
         se = values.std() / np.sqrt(len(values))
         assert abs(values.mean() - predicted[name]) < 4.5 * se, name
         assert abs(values.mean() - 1.05 * predicted[name]) > 4.5 * se, name
+
+
+def test_unsolvable_prompts_by_hand():
+    """p = 3/4 for half of the prompts, 0 for the others; groups of 4, nothing cut."""
+    workload = JointWorkload(
+        sigma=0.0, mean_logit=float(np.log(3)), sd_logit=0.0, unsolvable_share=0.5
+    )
+    law = marginals(workload, group_size=4, cap_tokens=10**6)
+    right, wrong = (3 / 4) ** 4, (1 / 4) ** 4
+    assert law.all_right_probability == pytest.approx(right / 2)
+    assert law.all_wrong_probability == pytest.approx(1 / 2 + wrong / 2)
+    assert law.accuracy == pytest.approx(3 / 8)
+    # E[K/4; 0 < K < 4] = 3/4 − P(K = 4) for a solvable prompt: what the filter keeps is theirs
+    assert law.accuracy_mixed == pytest.approx((3 / 4 - right) / (1 - right - wrong))
+    assert law.conditional_survival(1.0).shape == (len(law.weight_N), 1)
+    nothing = workload.model_copy(update={"unsolvable_share": 1.0})
+    assert np.isnan(marginals(nothing, group_size=4, cap_tokens=10**6).accuracy_mixed)
+
+
+@pytest.mark.parametrize(("mean", "sd", "share"), [(3.3, 1.3, 0.09), (-1.0, 2.5, 0.4)])
+def test_unsolvable_prompts_agree_with_theory(mean, sd, share):
+    workload = JointWorkload(mean_logit=mean, sd_logit=sd, unsolvable_share=share)
+    law = marginals(workload, group_size=G, cap_tokens=10**9)
+    judge = groups.mixed_groups_logit_normal(mean, sd, group_size=G, unsolvable_share=share)
+    assert law.mixed_probability == pytest.approx(judge.p_mixed, abs=2e-5)
+    assert law.all_wrong_probability == pytest.approx(judge.p_all_wrong, abs=2e-5)
+    assert law.accuracy == pytest.approx(judge.mean_pass_rate, abs=2e-5)
+    assert law.accuracy_mixed == pytest.approx(judge.kept_accuracy, abs=2e-5)
 
 
 def test_survival_at_the_cap_is_zero_and_just_below_is_the_truncated_share():

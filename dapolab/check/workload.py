@@ -35,7 +35,10 @@ def from_workload(path: Path, *, group_size: int) -> Difficulty:
     workload = _load(path)
     if isinstance(workload, JointWorkload):
         law = groups.mixed_groups_logit_normal(
-            workload.mean_logit, workload.sd_logit, group_size=group_size
+            workload.mean_logit,
+            workload.sd_logit,
+            group_size=group_size,
+            unsolvable_share=workload.unsolvable_share,
         )
         return Difficulty(law.p_mixed, f"with the prompts of {path.name}")
     rate = getattr(workload, "pass_rate", None)

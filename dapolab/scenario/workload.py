@@ -32,6 +32,10 @@ class JointWorkload(Config):
 
     log length of a response that stops = log(median_tokens) + level + correct_effect·correct + ε,
     with level ~ N(0, prompt_share·sigma²) and ε ~ N(0, (1 − prompt_share)·sigma²).
+
+    An unsolvable prompt (too hard, mislabelled, its answer not parsed) is one like the others whose
+    pass rate is 0: its logit still moves its lengths and loops, drift does not bring it back, and
+    its cut answers are judged like all cut answers.
     """
 
     kind: Literal["joint"] = "joint"
@@ -42,6 +46,9 @@ class JointWorkload(Config):
     correct_effect: float = Field(0.0, description="δ: log-length shift of correct answers")
     mean_logit: float = Field(0.0, description="mean of the prompts' logit pass rate")
     sd_logit: NonNegative = Field(2.0, description="sd of the prompts' logit pass rate")
+    unsolvable_share: Share = Field(
+        0.0, description="share of prompts whose pass rate is 0 whatever their logit"
+    )
     correlation: float = Field(0.0, ge=-1, le=1, description="of length level and logit pass rate")
     loop_share: Share = Field(0.0, description="mean probability that a response never stops")
     loop_sd_logit: NonNegative = Field(0.0, description="sd between prompts of the loop's logit")

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from dapolab.theory.arguments import require_count, require_not_negative, require_positive
+from dapolab.theory.arguments import (
+    require_count,
+    require_not_negative,
+    require_positive,
+    require_probability,
+)
 from dapolab.theory.quadrature import FloatArray, integrate, normal_nodes
 
 
@@ -175,14 +180,31 @@ def mixed_groups_quantile(
     return _summary(**dict(zip(names, values.tolist(), strict=True)))
 
 
-def mixed_groups_logit_normal(mu: float, sigma: float, *, group_size: int) -> MixedGroups:
-    """Return the filter's effect when logit(p) ~ Normal(mu, sigma^2); sigma = 0 is one prompt."""
+def mixed_groups_logit_normal(
+    mu: float, sigma: float, *, group_size: int, unsolvable_share: float = 0.0
+) -> MixedGroups:
+    """Return the filter's effect when logit(p) ~ Normal(mu, sigma^2); sigma = 0 is one prompt.
+
+    ``unsolvable_share`` of the prompts have p = 0 instead. They leave no mixed group, so they thin
+    the mixed share and the mean pass rate by that share and do not touch what mixed groups hold.
+    """
     if not math.isfinite(mu):
         raise ValueError(f"mu must be finite, got {mu}")
     require_not_negative(sigma, name="sigma")
+    u = require_probability(unsolvable_share, name="unsolvable_share")
     z, w = normal_nodes()
     p = 1.0 / (1.0 + np.exp(-np.clip(mu + sigma * z, -700.0, 700.0)))
-    return mixed_groups(p, group_size=group_size, weights=w)
+    law = mixed_groups(p, group_size=group_size, weights=w)
+    if u == 0.0:
+        return law
+    return MixedGroups(
+        p_mixed=(1.0 - u) * law.p_mixed,
+        p_all_right=(1.0 - u) * law.p_all_right,
+        p_all_wrong=u + (1.0 - u) * law.p_all_wrong,
+        mean_pass_rate=(1.0 - u) * law.mean_pass_rate,
+        retained_pass_rate=law.retained_pass_rate if u < 1.0 else None,
+        kept_accuracy=law.kept_accuracy if u < 1.0 else None,
+    )
 
 
 def p_mixed_recorded(n_correct: ArrayLike, n_recorded: ArrayLike, *, group_size: int) -> FloatArray:

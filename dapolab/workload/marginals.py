@@ -6,7 +6,8 @@ P(L ≤ x and wrong) for x below the cap and the truncated mass at the cap. Ever
 - mixed probability q = E[1 − r^G − (1 − r)^G] with r = P(right | prompt) after the cap (theory A1);
 - group maximum: P(max ≤ x) = E[F_z(x)^G] (theory B2);
 - maximum of a mixed group: E[F^G − F_right^G − F_wrong^G], the F_valid of theory A12;
-- tokens of mixed groups, the E[T | valid] of theory A8.
+- tokens of mixed groups, the E[T | valid] of theory A8;
+- accuracy of mixed groups, the E[K/G | mixed] of theory A9: E[K/G] less P(all right), over q.
 
 Expectations over the normal prompt effects use the trapezoid rule (see ``normal_nodes``), over a
 Beta law Gauss–Jacobi, over recorded prompts the plain mean with C(k, G)/C(n, G) in place of F^G,
@@ -87,6 +88,13 @@ class Marginals:
     def accuracy(self) -> float:
         """P(a response is right), truncated ones included."""
         return float(self.weight_N @ self.right_N)
+
+    @property
+    def accuracy_mixed(self) -> float:
+        """E[K/G | mixed], the share of right answers in mixed groups (A9); nan where none is."""
+        q = self.mixed_probability
+        right = self.accuracy - self.all_right_probability
+        return right / q if q > 1e-12 else float("nan")
 
     @property
     def truncated_share(self) -> float:
@@ -213,6 +221,10 @@ def _of_joint(
         mean = logit_mean_for(w.loop_share, sd=w.loop_sd_logit)
         loop = special.expit(mean + w.loop_sd_logit * z)
     base = np.log(w.median_tokens) + between * level + drift.log_tokens_per_step * trained_steps
+    if w.unsolvable_share > 0.0:
+        # The same prompts once more, never right.
+        p, loop, base = np.append(p, np.zeros_like(p)), np.tile(loop, 2), np.tile(base, 2)
+        weight = np.append((1 - w.unsolvable_share) * weight, w.unsolvable_share * weight)
     right = LogNormalPart(base + w.correct_effect, within, p * (1 - loop))
     wrong = LogNormalPart(base, within, (1 - p) * (1 - loop))
     return _capped(right, wrong, p, weight, w.p_correct_if_truncated, group_size, cap_tokens)

@@ -62,6 +62,10 @@ class JointSource:
         share = workload.prompt_share
         self._log_N = np.log(workload.median_tokens) + np.sqrt(share) * workload.sigma * z_level
         self._logit_N = workload.mean_logit + workload.sd_logit * z_logit
+        if workload.unsolvable_share > 0.0:
+            # −∞ stays −∞ under drift. Levels and loops keep the prompt's own normal numbers.
+            never_N = pool.uniform("unsolvable") < workload.unsolvable_share
+            self._logit_N[never_N] = -np.inf
         self._within = np.sqrt(1.0 - share) * workload.sigma
         self._loop_N = self._loop_probability(pool, z_logit)
         self._epsilon = BlockDraws(seed, "length")

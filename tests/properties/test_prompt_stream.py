@@ -129,3 +129,34 @@ def test_finite_epochs_bound_the_stream(epochs, start, n):
     else:
         with pytest.raises(IndexError):
             stream.draw(start, n)
+
+
+@given(seed=st.integers(0, 500), share=st.floats(0.01, 0.6), steps=st.integers(0, 200))
+def test_unsolvable_prompts_stay_so_and_leave_all_others_alone(seed, share, steps):
+    """Same numbers for all else; a larger share adds to the same prompts; drift solves none."""
+    base = WORKLOADS[0].model_copy(update={"p_correct_if_truncated": 0.0})
+    kwargs = {"group_size": 4, "cap_tokens": 1500, "seed": seed}
+
+    def drawn(unsolvable_share):
+        workload = base.model_copy(update={"unsolvable_share": unsolvable_share})
+        return PromptStream(workload, **kwargs).draw(0, 60, trained_steps=steps)
+
+    plain, some, more = drawn(0.0), drawn(share), drawn(share + 0.3)
+    never = some.pass_rate_P == 0.0
+    assert not some.correct_PG[never].any()
+    assert (plain.pass_rate_P > 0).all()
+    for name in NAMES:
+        one, two = getattr(plain, name), getattr(some, name)
+        assert np.array_equal(one[~never], two[~never]), name
+    assert (more.pass_rate_P[never] == 0.0).all()
+    assert np.array_equal(never, drawn(share).pass_rate_P == 0.0)
+
+
+def test_the_unsolvable_share_is_that_of_prompts_and_a_5_percent_error_would_show():
+    n, share = 100_000, 0.1
+    workload = JointWorkload(prompts=Prompts(count=n), unsolvable_share=share)
+    stream = PromptStream(workload, group_size=1, cap_tokens=10, seed=3)
+    found = float((stream.draw(0, n).pass_rate_P == 0.0).mean())
+    se = np.sqrt(share * (1 - share) / n)
+    assert abs(found - share) < 4.5 * se
+    assert abs(found - 1.05 * share) > 4.5 * se
