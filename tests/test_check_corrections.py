@@ -207,12 +207,16 @@ def test_nemo_s_correction_is_named() -> None:
     bound = "truncated_importance_sampling_ratio: 2.0"
     low = "truncated_importance_sampling_ratio_min: 0.5"
     assert "sampler correction: weights without a bound" in nemo(on).summary
-    assert "sampler correction tis, weights within [0, 2]" in nemo(on, bound).summary
-    icepop = "truncated_importance_sampling_type: icepop"
-    assert "correction icepop, weights within [0.5, 2]" in nemo(on, bound, low, icepop).summary
+    kind = "truncated_importance_sampling_type: "
+    assert "correction tis, weights within [0, 2]" in nemo(on, bound, kind + "tis").summary
+    assert "tis, weights within [0.5, 2]" in nemo(on, bound, low, kind + "tis").summary
+    icepop = nemo(on, bound, low, kind + "icepop")
+    assert "correction icepop, tokens outside [0.5, 2] out" in icepop.summary
+    masked = nemo(on, bound, low, kind + "seq-mask-tis")
+    assert "seq-mask-tis, responses whose mean ratio leaves [0.5, 2] out" in masked.summary
     assert "sampler correction" not in nemo("ratio_clip_max: 0.28").summary
-    assert ids(nemo(bound))["sampling-correction-refused"] == "error"
-    assert "sampling-correction-refused" not in ids(nemo(on, bound))
+    for clean in (icepop, masked):
+        assert not {"sampling-correction-refused", "sampling-correction-ignored"} & set(ids(clean))
 
 
 def test_nemo_s_losses() -> None:

@@ -14,6 +14,7 @@ DEFAULTS: dict[str, Value] = {
     "grpo.use_dynamic_sampling": False,
     "grpo.dynamic_sampling_max_gen_batches": 10,
     "grpo.batch_multiplier": 1,
+    "grpo.skip_reference_policy_logprobs_calculation": False,
     "grpo.overlong_filtering": False,
     "grpo.reward_shaping.enabled": False,
     "grpo.reward_shaping.overlong_buffer_length": 128,
@@ -38,9 +39,10 @@ DEFAULTS: dict[str, Value] = {
     "loss_fn.use_importance_sampling_correction": False,
     "loss_fn.truncated_importance_sampling_ratio": None,
     "loss_fn.truncated_importance_sampling_ratio_min": None,
-    "loss_fn.truncated_importance_sampling_type": "tis",
+    "loss_fn.truncated_importance_sampling_type": None,
     "loss_fn.sequence_level_importance_ratios": False,
     "loss_fn.use_cispo": False,
+    "loss_fn.positive_example_nll_weight": 0.0,
     "loss_fn.disable_ppo_ratio": False,
     "loss_fn.force_on_policy_ratio": False,
 }
@@ -133,12 +135,16 @@ def _correction(reading: Reading) -> str:
     if reading.flag("loss_fn.use_importance_sampling_correction") is not True:
         return ""
     name = "loss_fn.truncated_importance_sampling"
-    high, low = reading.number(f"{name}_ratio"), reading.number(f"{name}_ratio_min")
-    if high is None:
+    kind = reading.text(f"{name}_type")
+    if kind is None:
         return "sampler correction: weights without a bound"
-    kind = reading.text(f"{name}_type") or "tis"
-    floor = "0" if low is None or kind == "tis" else f"{low:g}"
-    return f"sampler correction {kind}, weights within [{floor}, {high:g}]"
+    bounds = (reading.number(f"{name}_ratio{end}") for end in ("_min", ""))
+    low, high = ("?" if bound is None else f"{bound:g}" for bound in bounds)
+    if kind == "tis":
+        return f"sampler correction tis, weights within [{low.replace('?', '0')}, {high}]"
+    if kind == "icepop":
+        return f"sampler correction icepop, tokens outside [{low}, {high}] out"
+    return f"sampler correction {kind}, responses whose mean ratio leaves [{low}, {high}] out"
 
 
 def _overlong(reading: Reading) -> Overlong | None:

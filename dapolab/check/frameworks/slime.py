@@ -21,6 +21,8 @@ DEFAULTS: dict[str, Value] = {
     "kl_loss_coef": 0.0,
     "kl_loss_type": "k1",
     "kl_coef": 0.0,
+    "use_unbiased_kl": False,
+    "get_mismatch_metrics": False,
     "use_tis": False,
     "tis_clip": 2.0,
     "tis_clip_low": 0.0,
@@ -97,6 +99,7 @@ def understand(reading: Reading) -> Run:
         temperature=reading.number("rollout_temperature"),
         top_p=reading.number("rollout_top_p"),
         top_k=reading.integer("rollout_top_k"),
+        facts={"unbiased_kl": reading.flag("use_unbiased_kl") is True},
     )
 
 

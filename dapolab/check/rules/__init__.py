@@ -13,6 +13,7 @@ from dapolab.check.rules import (
     known,
     length,
     loss,
+    nemo_loss,
     refused,
     sampling,
     updates,
@@ -32,4 +33,5 @@ RULES: tuple[Callable[[Run], Iterator[Finding]], ...] = (
     *updates.RULES,
     *sampling.RULES,
     *correction.RULES,
+    *nemo_loss.RULES,
 )

@@ -79,4 +79,43 @@ def by_default(run: Run) -> Iterator[Finding]:
         )
 
 
-RULES = (k1_loss, zero_loss, twice, by_default)
+def switched_off(run: Run) -> Iterator[Finding]:
+    """Flag: slime: a coefficient of the KL loss without the switch that adds it."""
+    if run.framework != "slime" or run.reading.flag("use_kl_loss") is not False:
+        return
+    coefficient = run.reading.number("kl_loss_coef")
+    if not coefficient:
+        return
+    stops = bool(run.kl_reward_coef)
+    yield run.finding(
+        "kl-twice" if stops else "kl-loss-off",
+        "error" if stops else "warning",
+        "kl_loss_coef",
+        f"--kl-loss-coef {coefficient:g} without --use-kl-loss: "
+        + (
+            f"beside --kl-coef {run.kl_reward_coef:g} it is an AssertionError at start all the same"
+            if stops
+            else "no KL loss is added"
+        ),
+        suggestion="--use-kl-loss, or leave the coefficient out",
+        source="slime 002fa9d utils/arguments.py (slime_validate_args)",
+    )
+
+
+def other_aggregation(run: Run) -> Iterator[Finding]:
+    """Flag: OpenRLHF: the KL loss keeps the token mean under a loss averaged over responses."""
+    if run.framework != "openrlhf" or not run.kl_loss_coef:
+        return
+    if not run.aggregation.startswith("mean over responses"):
+        return
+    yield run.finding(
+        "loss-kl-aggregation",
+        "note",
+        "kl_loss_coef",
+        "the policy loss is a mean over responses, the KL loss stays a mean over all tokens: a "
+        "long answer is held to the reference more than a short one",
+        source="OpenRLHF 0.11.2 trainer/ray/ppo_actor.py:318-331 (aggregate_loss without a mode)",
+    )
+
+
+RULES = (k1_loss, zero_loss, twice, by_default, switched_off, other_aggregation)

@@ -87,4 +87,48 @@ def chunk_below_batch(run: Run) -> Iterator[Finding]:
     )
 
 
-RULES = (generation_over_batch, filter_without_score, filter_range, chunk_below_batch)
+def steps_disagree(run: Run) -> Iterator[Finding]:
+    """Flag: slime: two settings of the update's size that do not agree."""
+    if run.framework != "slime" or not run.batch_responses:
+        return
+    steps = run.reading.integer("num_steps_per_rollout")
+    size = run.reading.integer("global_batch_size")
+    if not steps or size is None or size == run.batch_responses // steps:
+        return
+    yield run.finding(
+        "batch-steps-disagree",
+        "error",
+        "num_steps_per_rollout",
+        f"{run.batch_responses} responses // {steps} steps are {run.batch_responses // steps}, "
+        f"--global-batch-size is {size}: AssertionError at start",
+        suggestion="one of the two",
+        source=SLIME,
+    )
+
+
+def whitening(run: Run) -> Iterator[Finding]:
+    """Flag: slime: REINFORCE++ without the whitening it asks for."""
+    if run.framework != "slime" or run.reading.flag("normalize_advantages") is not False:
+        return
+    estimator = run.reading.text("advantage_estimator") or ""
+    if estimator.startswith("reinforce_plus_plus"):
+        yield run.finding(
+            "advantage-not-whitened",
+            "error",
+            "advantage_estimator",
+            f"{estimator} without --normalize-advantages: AssertionError at start",
+            suggestion="--normalize-advantages",
+            source=SLIME,
+        )
+
+
+SLIME = "slime 002fa9d utils/arguments.py (slime_validate_args)"
+
+RULES = (
+    generation_over_batch,
+    filter_without_score,
+    filter_range,
+    chunk_below_batch,
+    steps_disagree,
+    whitening,
+)
