@@ -3,11 +3,27 @@
 It shares no code with dapolab.sim. Every iteration takes ``a_s`` whatever runs; a prompt costs
 nothing. At a boundary: what has its last token finishes; the learner acts; new groups are queued;
 free slots take the queue's head (first submitted, first served); the next iteration starts.
+
+With ``luck`` a response may fail at a token, call tools between its turns, and needs a score; then
+what goes on queues behind what is submitted at that instant, or, where the weights are being
+copied, among what was interrupted.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass
+class Luck:
+    """What befalls one group: by response, and there by sampling or call.
+
+    ``fails_at`` are shares of the length, None for a sampling that does not fail.
+    """
+
+    fails_at: list[list[float | None]]
+    call_s: list[list[float]]
+    score_s: list[float]
 
 
 @dataclass
@@ -18,7 +34,12 @@ class Judged:
     is_mixed: bool
     version: int
     submit_s: float
-    left: list[int] = field(default_factory=list)
+    got: list[int] = field(default_factory=list)
+    attempt: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    n_scored: int = 0
+    n_failures: int = 0
+    lost_tokens: int = 0
     state: str = "running"
     step: int = -1
     end_s: float = math.nan
@@ -43,13 +64,29 @@ class Settings:
     fetches: int = 1
     reward_s: float = 0.0
     prompt_tokens: int = 10
+    turns: int = 1
+    workers: int | None = None
+    on_failure: str = "drop_group"
+    max_retries: int = 0
 
 
 class Judge:
     """Play ``settings`` on the groups of ``source`` (lengths, is_mixed), in this order."""
 
-    def __init__(self, settings: Settings, source: list[tuple[list[int], bool]]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        source: list[tuple[list[int], bool]],
+        luck: list[Luck] | None = None,
+    ) -> None:
         self.s = settings
+        self.luck = luck
+        self.timers: list[tuple[float, str, int, int]] = []  # in the order in which they were set
+        self.going: list[tuple[int, int]] = []
+        self.back: set[int] = set()  # groups that came back and are not told of
+        self.free = [-math.inf] * (settings.workers or 0)
+        self.n_calling = 0
+        self.has_failed = False
         self.source = source
         self.groups: list[Judged] = []
         self.ready: list[int] = []
@@ -74,13 +111,16 @@ class Judge:
     # ---------------------------------------------------------------- one instant after another
 
     def play(self) -> str:
-        """Return "completed" or "data exhausted"."""
+        """Return "completed", "data exhausted" or "failed"."""
         while True:
             self._settle()
             if self.step == self.s.steps:
                 return "completed"
+            if self.has_failed:
+                return "failed"
             reward = self.rewards[0][0] if self.rewards else math.inf
-            after = min(self.boundary, self.learner_end, reward)
+            timer = min((t[0] for t in self.timers if self._is_live(t[2])), default=math.inf)
+            after = min(self.boundary, self.learner_end, reward, timer)
             if math.isinf(after):
                 assert self.out_of_data
                 return "data exhausted"
@@ -91,13 +131,19 @@ class Judge:
     def _settle(self) -> None:
         """Let everybody act at this instant until nothing changes, then start an iteration."""
         while self.step < self.s.steps:
+            self._ring()
+            self._tell()
             if self.rewards and self.rewards[0][0] <= self.now:
                 self._judge(self.rewards.pop(0)[2])
             elif not self._learner_acts():
                 break
-        if self.step == self.s.steps:
+        if self.step == self.s.steps or self.has_failed:
             return
         self._submit()
+        if not self.halted:
+            for group in dict.fromkeys(g for g, _ in self.going):
+                self.queue += sorted(place for place in self.going if place[0] == group)
+            self.going = []
         if math.isinf(self.boundary) and not self.halted:
             while self.queue and len(self.running) < self.s.slots:
                 self.running.append(self.queue.pop(0))
@@ -106,26 +152,114 @@ class Judge:
 
     def _end_iteration(self) -> None:
         self.boundary = math.inf
-        finished = set()
-        for place in self.running:
-            group, member = place
-            self.groups[group].left[member] -= 1
-        for group, _ in self.running:
-            if all(n == 0 for n in self.groups[group].left):
-                finished.add(group)
-        cancelled = [g for g, one in enumerate(self.groups) if one.state == "cancelled"]
-        self.running = [
-            (g, m) for g, m in self.running if self.groups[g].left[m] > 0 and g not in cancelled
-        ]
-        for group in sorted(finished):
-            self.groups[group].end_s = self.now
+        ran, self.running = sorted(self.running), []
+        slots = []
+        for group, member in ran:
+            one = self.groups[group]
+            one.got[member] += 1
+            if not self._is_live(group):
+                continue  # cancelled: it stops here
+            if one.got[member] == self._stop(group, member):
+                self._stopped(group, member)
+            else:
+                slots.append((group, member))
+        self.running = [place for place in slots if self._is_live(place[0])]
+        self.queue = [place for place in self.queue if self._is_live(place[0])]
+
+    def _is_live(self, group: int) -> bool:
+        return self.groups[group].state == "running"
+
+    def _fail_token(self, group: int, member: int) -> int | None:
+        if self.luck is None:
+            return None
+        one = self.groups[group]
+        share = self.luck[group].fails_at[member][one.attempt[member]]
+        return None if share is None else max(1, math.ceil(share * one.lengths[member]))
+
+    def _stop(self, group: int, member: int) -> int:
+        """Return the token at which the response leaves the engine next."""
+        one = self.groups[group]
+        length, turns = one.lengths[member], self.s.turns
+        ends = [math.ceil(length * k / turns) for k in range(1, turns + 1)]
+        end = min(e for e in ends if e >= one.got[member])
+        fails = self._fail_token(group, member)
+        return end if fails is None else min(end, fails)
+
+    def _stopped(self, group: int, member: int) -> None:
+        one = self.groups[group]
+        if self._fail_token(group, member) == one.got[member]:
+            self._fail(group, member)
+            return
+        if one.got[member] < one.lengths[member]:
+            assert self.luck is not None
+            self.n_calling += 1
+            seconds = self.luck[group].call_s[member][one.calls[member]]
+            self.timers.append((self.now + seconds, "call", group, member))
+            return
+        one.end_s = self.now
+        if self.luck is None:
+            one.n_scored += 1
+            if one.n_scored == len(one.lengths):
+                self._came_back(group)
+        else:
+            start = self.now
+            if self.free:
+                start = max(start, min(self.free))
+                self.free.remove(min(self.free))
+                self.free.append(start + self.luck[group].score_s[member])
+            self.timers.append((start + self.luck[group].score_s[member], "score", group, member))
+
+    def _fail(self, group: int, member: int) -> None:
+        one = self.groups[group]
+        one.n_failures += 1
+        if self.s.on_failure == "retry" and one.attempt[member] < self.s.max_retries:
+            one.attempt[member] += 1
+            one.lost_tokens += one.got[member]
+            one.got[member] = one.calls[member] = 0
+            self.going.append((group, member))
+            return
+        self.has_failed |= self.s.on_failure == "fail_run"
+        one.state = "failing"
+        self._came_back(group)
+        self._forget(group)
+
+    def _forget(self, group: int) -> None:
+        """Drop what would still have come of a group that is over."""
+        self.n_calling -= sum(t[1] == "call" and t[2] == group for t in self.timers)
+        self.timers = [t for t in self.timers if t[2] != group]
+        self.going = [place for place in self.going if place[0] != group]
+
+    def _ring(self) -> None:
+        while due := [t for t in self.timers if t[0] <= self.now]:
+            timer = min(due, key=lambda t: t[0])
+            self.timers.remove(timer)
+            _, kind, group, member = timer
+            if kind == "call":
+                self.n_calling -= 1
+                self.groups[group].calls[member] += 1
+                self.going.append((group, member))
+                continue
+            self.groups[group].n_scored += 1
+            if self.groups[group].n_scored == len(self.groups[group].lengths):
+                self._came_back(group)
+
+    def _came_back(self, group: int) -> None:
+        self.back.add(group)
+
+    def _tell(self) -> None:
+        for group in sorted(self.back):
+            one = self.groups[group]
             self.n_rewards += 1
-            at = self.now + self.s.reward_s * len(self.groups[group].lengths)
-            self.rewards.append((at, self.n_rewards, group))
-            self.rewards.sort()
+            reward_s = self.s.reward_s * len(one.lengths) if one.state == "running" else 0.0
+            self.rewards.append((self.now + reward_s, self.n_rewards, group))
+        self.back = set()
+        self.rewards.sort()
 
     def _judge(self, group: int) -> None:
         one = self.groups[group]
+        if one.state == "failing":
+            one.state, one.step = "failed", self.version
+            self.counted -= 1
         if one.state != "running":
             return
         if self.s.filters and not one.is_mixed:
@@ -165,7 +299,10 @@ class Judge:
                 self.out_of_data = True
                 return
             lengths, mixed = self.source[number]
-            self.groups.append(Judged(lengths, mixed, self.version, self.now, list(lengths)))
+            none = [0] * len(lengths)
+            self.groups.append(
+                Judged(lengths, mixed, self.version, self.now, none, [*none], [*none])
+            )
             self.queue += [(number, member) for member in range(len(lengths))]
             self.counted += 1
 
@@ -175,7 +312,7 @@ class Judge:
         if self.mode == "wait":
             return self._try_fetch()
         if self.mode == "drain":
-            if self.running or self.queue:
+            if self.running or self.queue or self.going or self.n_calling:
                 return False
             return self._copy()
         if self.mode == "stop":
@@ -220,9 +357,13 @@ class Judge:
             for group, one in enumerate(self.groups):
                 if one.state == "running" and one.version < self._oldest():
                     one.state, one.step = "cancelled", self.version
+                    self._forget(group)
                     self.queue = [place for place in self.queue if place[0] != group]
                     if math.isinf(self.boundary):
                         self.running = [place for place in self.running if place[0] != group]
+        if self.halted:
+            self.queue = sorted(self.queue + self.going)
+            self.going = []
         self.holding = self.halted = False
         self.mode = "wait"
         return True

@@ -1,4 +1,4 @@
-"""A prompt stream that is written down, for tests: lengths and right answers of every group."""
+"""Draws that are written down, for tests: every group's lengths, right answers, luck."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dapolab.sim import service_draws
 from dapolab.workload.model import Groups
+from tests.judge_pipeline import Luck
 
 
 class ListedStream:
@@ -49,4 +51,19 @@ class ListedStream:
             n_tokens_PG=tokens,
             correct_PG=np.arange(size) < right[:, None],
             truncated_PG=np.zeros_like(tokens, dtype=np.bool_),
+        )
+
+
+class ListedDraws:
+    """Stand in for ``service_draws.Draws`` with what is written down."""
+
+    def __init__(self, luck: list[Luck]) -> None:
+        self._luck = luck
+
+    def luck(self, position: int, n_responses: int, *, visit: int = 0) -> service_draws.Luck:
+        one = self._luck[position]
+        return service_draws.Luck(
+            np.array(one.score_s),
+            np.array(one.call_s),
+            np.array(one.fails_at, dtype=np.float64),
         )

@@ -356,16 +356,6 @@ def test_seconds_and_failures_follow_their_laws() -> None:
     [
         ({"collector": {"kind": "chunked", "leftovers": "resume"}}, "go on in the next step"),
         ({"collector": {"kind": "segments"}}, "go on in the next step"),
-        (
-            {
-                "learner": {
-                    "gpus": 1,
-                    "schedule": {"kind": "fully_async", "control": {"kind": "age_drop"}},
-                },
-                "collector": {"kind": "none"},
-            },
-            "fully_async",
-        ),
     ],
 )
 def test_what_is_not_modelled_together_is_refused(changes: dict[str, Any], message: str) -> None:

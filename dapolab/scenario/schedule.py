@@ -96,6 +96,10 @@ class FullyAsync(Config):
     quota > 0 drained (c) and in flight with recomputed KV (d, partial rollout); its
     trigger_parameter_sync_step is ``fetches_per_step``, and B = trigger · require_batches ·
     ppo_mini_batch_size.
+
+    A group that fails is replaced, whatever the control counts (AReaL's rejected ones, verl V1's
+    refill); verl's fully_async ends with the first failure (on_failure "fail_run": an exception in
+    fully_async_rollouter.py's processor is not caught).
     """
 
     kind: Literal["fully_async"] = "fully_async"

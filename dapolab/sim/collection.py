@@ -46,7 +46,8 @@ class Serviced:
     ``changed`` are groups whose responses came out otherwise than drawn, as one row each;
     ``failed`` groups were thrown away; ``stays`` precede the engine's own rows, which ``last``
     describes (``service_stays.with_stays``); ``n_failures`` and ``n_timeouts`` count by group;
-    ``failed_members`` (group, response) failed for good.
+    ``failed_members`` (group, response) failed for good. In a pipeline the groups are all of the
+    run's, and ``added_tokens`` the results of tools in each response's last context.
     """
 
     changed: dict[int, Groups] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class Serviced:
     failed_members: list[tuple[int, int]] = field(default_factory=list)
     score_wait_s: float = 0.0
     call_wait_s: float = 0.0
+    added_tokens: NDArray[np.int64] | None = None
 
     def as_ended(self, groups: Groups) -> Groups:
         """Return the step's groups as their responses came out."""

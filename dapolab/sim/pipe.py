@@ -1,8 +1,8 @@
 """The groups between rollout and learner: where each of them is, and how many there are.
 
 Groups are numbered in submission order. A group runs (until its last answer is scored), is ready,
-trains, or has left: trained, degenerate, stale, aborted. Each is in one place at a time, so the
-counters add up to what was submitted; ``check`` says so in tests.
+trains, or has left: trained, degenerate, stale, aborted, failed. Each is in one place at a time, so
+the counters add up to what was submitted; ``check`` says so in tests.
 """
 
 from collections import Counter
@@ -20,16 +20,18 @@ class Place(IntEnum):
     DEGENERATE = 4
     STALE = 5
     ABORTED = 6
+    FAILED = 7
 
 
-_LEFT = (Place.TRAINED, Place.DEGENERATE, Place.STALE, Place.ABORTED)
+_LEFT = (Place.TRAINED, Place.DEGENERATE, Place.STALE, Place.ABORTED, Place.FAILED)
 
 
 class Pipe:
     """State of the pipeline; ``version`` counts the updates behind the rollout's weights.
 
     ``step_of`` is the step in whose time a group left, −1 while it is here. ``n_counted`` is what a
-    quota counts: groups submitted since the last update, and those that were here then.
+    quota counts: groups submitted since the last update, and those that were here then, but for
+    failed ones: whoever waits for so many would wait for ever.
     """
 
     def __init__(self, *, groups_per_step: int) -> None:
@@ -73,6 +75,10 @@ class Pipe:
             self._first_running += 1
         return self._first_running
 
+    def is_running(self, group: int) -> bool:
+        """Whether a group generates or waits for its reward."""
+        return self.place[group] is Place.RUNNING
+
     def n_running_up_to(self, version: int) -> int:
         """Return how many running groups were submitted at ``version`` or before."""
         return sum(n for v, n in self._running_of_version.items() if v <= version)
@@ -112,6 +118,7 @@ class Pipe:
             self.ready.append(group)
         elif to in _LEFT:
             self.step_of[group] = self.version
+        self.n_counted -= to is Place.FAILED
         self.place[group] = to
         self._count[before] -= 1
         self._count[to] += 1

@@ -16,6 +16,8 @@ What the frameworks leave open:
   copy time and with kept KV nobody stops.
 - Drained updates admit nothing until all that runs has finished; then the copy, then the rest.
 - A group that finishes at the instant at which the learner looks is there for it.
+- A failed group leaves as soon as it is seen, and makes room for another one; whoever counts what
+  is on the way, a quota too, counts it no more.
 - What still runs when the last step is trained is aborted; ready groups are surplus. Neither is in
   a step's row.
 """
@@ -38,6 +40,7 @@ from dapolab.sim.pipe import Pipe, Place
 from dapolab.sim.pipeline_record import PipelineRecord
 from dapolab.sim.pipeline_tables import tables
 from dapolab.sim.queue_order import pick
+from dapolab.sim.traffic import new_traffic
 
 Process = Generator[simpy.Event, None, None]
 
@@ -64,6 +67,7 @@ class Pipeline:
         self.env = simpy.Environment()
         self._outset = set_out(scenario, seed=seed, replication=replication)
         self.engine = self._outset.engine
+        self.traffic = new_traffic(scenario, self._outset)
         self.pipe = Pipe(groups_per_step=scenario.rollout.groups_per_step)
         self._n_learner_gpus = learner_gpus(scenario)
         self._learner = at_gpus(scenario.learner, self._n_learner_gpus)
@@ -73,10 +77,12 @@ class Pipeline:
         self._alarms: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
         self._changed = self.env.event()
-        self._holds = False
+        self._holds = self._drains = False
         self._out_of_data = False
         self._over = False
-        self.record = PipelineRecord(scenario=scenario, outset=self._outset, pipe=self.pipe)
+        self.record = PipelineRecord(
+            scenario=scenario, outset=self._outset, pipe=self.pipe, service=self.traffic.books
+        )
 
     @property
     def now_s(self) -> float:
@@ -94,16 +100,20 @@ class Pipeline:
                 return
             if self._ring():
                 continue
+            if self.traffic.failure is not None:
+                self._end(f"failed: {self.traffic.failure}")
+                return
+            self.traffic.release(self.pipe.is_running)
             self._submit()
             until_s = self._alarms[0][0] if self._alarms else math.inf
-            if self.engine.n_groups_in_flight == 0 and math.isinf(until_s):
+            if not self.traffic.is_live and math.isinf(until_s):
                 self._stand_still()
                 return
-            done = self.engine.advance(until_s)
+            done = self.traffic.advance(until_s, until_quiet=self._drains)
             if done is not None:
                 for group in done.groups.tolist():
                     self._return(group, done.at_s)
-            if self.engine.n_groups_in_flight == 0:
+            if not self.traffic.is_generating:
                 self._notify()  # drained, or what was cancelled has stopped
 
     def _submit(self) -> None:
@@ -132,30 +142,29 @@ class Pipeline:
         self._notes += notes
         self._prompt_tokens += groups.prompt_tokens_P.tolist()
         self.record.started(start, n, version=version)
-        self.engine.submit(
-            at_s=self.now_s,
-            group_P=groups.prompt_id_P,
-            prompt_tokens_P=groups.prompt_tokens_P,
-            n_tokens_PG=groups.n_tokens_PG,
-        )
+        self.traffic.submit(groups)
 
     def _return(self, group: int, at_s: float) -> None:
         """Score a group whose last answer has come, now or when it is seen and rewarded."""
         poll_s = self.scenario.hardware.poll_s
-        seen_s = math.ceil(at_s / poll_s - 1e-9) * poll_s if poll_s else at_s
-        reward_s = self._learner.reward_s_per_response * self.scenario.rollout.group_size
-        ready_s = max(seen_s, at_s) + reward_s
+        ready_s = max(math.ceil(at_s / poll_s - 1e-9) * poll_s if poll_s else at_s, at_s)
+        note = self.traffic.outcome(group, self._notes[group])
+        if note is not None:
+            self._notes[group] = note
+            ready_s += self._learner.reward_s_per_response * self.scenario.rollout.group_size
         if ready_s > self.now_s:
-            self._alarm(ready_s, lambda: self._judge(group))
+            self._alarm(ready_s, lambda: self._judge(group, has_failed=note is None))
         else:
-            self._judge(group)
+            self._judge(group, has_failed=note is None)
 
-    def _judge(self, group: int) -> None:
+    def _judge(self, group: int, *, has_failed: bool) -> None:
         pipe, rollout = self.pipe, self.scenario.rollout
         if pipe.place[group] is not Place.RUNNING:
             return  # cancelled, yet finished at the boundary
         note = self._notes[group]
-        if self._filters and is_degenerate(note, keep_singletons=rollout.singletons == "keep"):
+        if has_failed:
+            pipe.move(group, Place.FAILED)
+        elif self._filters and is_degenerate(note, keep_singletons=rollout.singletons == "keep"):
             pipe.move(group, Place.DEGENERATE)
         elif pipe.version_of[group] < oldest_trainable(self.schedule.control, pipe.version):
             pipe.move(group, Place.STALE)
@@ -167,7 +176,10 @@ class Pipeline:
         """Nothing runs and nobody will act again: the data have run out."""
         if not self._out_of_data:
             raise RuntimeError("the pipeline stands still with prompts left")
-        self.record.ended = DATA_EXHAUSTED
+        self._end(DATA_EXHAUSTED)
+
+    def _end(self, how: str) -> None:
+        self.record.ended = how
         self._over = True
 
     # ------------------------------------------------------------------ learner
@@ -187,8 +199,7 @@ class Pipeline:
                 trained += batch
                 times.append(time)
             yield from self._new_weights(trained, summed(times))
-        self.record.ended = COMPLETED
-        self._over = True
+        self._end(COMPLETED)
 
     def _fetch(self, n: int, n_left: int) -> Generator[simpy.Event, None, list[int]]:
         while (batch := pick(self.schedule, self.pipe, n=n, n_left=n_left)) is None:
@@ -221,37 +232,25 @@ class Pipeline:
         )
         self._holds = stops or self.schedule.weights == "drained"
         if stops:
-            self._interrupt()
+            for group in self.traffic.interrupt(keep_kv=self.schedule.kv == "kept"):
+                self._return(group, self.now_s)
         elif self._holds:
-            while self.engine.n_groups_in_flight:
+            self._drains = True
+            while self.traffic.is_generating:
                 yield self._changed
+            self._drains = False
         pause_start_s = self.now_s
         yield from self._until(self.now_s + time.sync_s)
         if stops:
             self.record.paused(pause_start_s, self.now_s)
         for group in trained:
             self.pipe.move(group, Place.TRAINED)
-        self.record.updated(self.engine, time)
+        self.record.updated(self.traffic, time)
         self.pipe.update()
-        cancelled = self._drop_old()
-        if cancelled:
-            self.engine.abort(at_s=self.now_s, groups=cancelled)
+        self.traffic.cancel(self._drop_old())
         if stops:
-            self._resume()
+            self.traffic.go_on()
         self._holds = False
-
-    def _interrupt(self) -> None:
-        """Stop every replica at its next boundary."""
-        self.engine.abort(at_s=self.now_s, keep_kv=self.schedule.kv == "kept")
-        for group in self.engine.drain().groups.tolist():
-            self._return(group, self.now_s)
-
-    def _resume(self) -> None:
-        """Let all that was interrupted go on, before anything new."""
-        stopped = self.engine.resumable().tolist()
-        going_on = [group for group in stopped if self.pipe.place[group] is Place.RUNNING]
-        if going_on:
-            self.engine.resume(at_s=self.now_s, groups=going_on, front=True)
 
     def _drop_old(self) -> list[int]:
         """Drop ready groups that grew too old; return the running ones to cancel."""
@@ -289,7 +288,4 @@ class Pipeline:
 
     def close(self) -> None:
         """Abort what still runs; the run is over."""
-        if self.engine.n_groups_in_flight:
-            self.engine.abort(at_s=self.now_s)
-            self.engine.drain()
-        self.record.closed(self.engine)
+        self.record.closed(self.traffic)

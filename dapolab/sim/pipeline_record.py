@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dapolab.scenario import Scenario
-from dapolab.sim import decode
+from dapolab.sim.collection import Serviced
 from dapolab.sim.learner import LearnerTime
 from dapolab.sim.outset import COMPLETED, Outset
 from dapolab.sim.pipe import Pipe
-from dapolab.sim.replica import Engine, Facts
+from dapolab.sim.replica import Facts
+from dapolab.sim.traffic import Traffic
 from dapolab.workload.model import Groups, joined
 
 Int = NDArray[np.int64]
@@ -22,7 +23,8 @@ class Update:
     """One weight update: its instant, the learner's seconds of its step, and what was under way.
 
     ``generated`` are the tokens by then of responses ``first``, ``first + 1``, …, 0 for those that
-    had finished; every response before ``first`` had.
+    had finished; every response before ``first`` had. ``waited_s`` are the seconds since the start
+    of the run in which nothing decoded and a score, a call was waited for.
     """
 
     at_s: float
@@ -30,6 +32,7 @@ class Update:
     n_queued: int
     first: int
     generated: Int
+    waited_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass
@@ -39,6 +42,8 @@ class PipelineRecord:
     scenario: Scenario
     outset: Outset
     pipe: Pipe
+    service: Serviced | None = None
+    """What befell responses beside their tokens; None: nothing can."""
     ended: str = COMPLETED
     runs: list[tuple[int, int, int]] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
@@ -64,21 +69,25 @@ class PipelineRecord:
         """Enter a time in which no replica ran."""
         self.pauses.append((start_s, end_s))
 
-    def updated(self, engine: Engine, learner: LearnerTime) -> None:
+    def updated(self, traffic: Traffic, learner: LearnerTime) -> None:
         """Enter a weight update at the engine's present time."""
-        first, generated, status = engine.progress(self.pipe.first_running)
-        under_way = np.where(status == decode.FINISHED, 0, generated)
-        self.updates.append(Update(engine.now_s, learner, self._queued, first, under_way))
+        first, generated = traffic.under_way(self.pipe.first_running)
+        at_s, waited_s = traffic.engine.now_s, traffic.waited_s
+        self.updates.append(Update(at_s, learner, self._queued, first, generated, waited_s))
 
-    def closed(self, engine: Engine) -> None:
-        """Enter the end of the run."""
-        self.facts, self.end_s = engine.facts(), engine.now_s
+    def closed(self, traffic: Traffic) -> None:
+        """Enter the end of the run: what still runs is cut off."""
+        traffic.close()
+        self.facts, self.end_s = traffic.engine.facts(), traffic.engine.now_s
 
     def lengths(self, batch: list[int]) -> Int:
         """Return prompt + response tokens of each response of the groups ``batch``, flat."""
         while len(self._lengths) < self.pipe.n_submitted:
             self._lengths += self._drawn_lengths(len(self._lengths))
-        return np.concatenate([self._lengths[group] for group in batch])
+        changed = self.service.changed if self.service else {}
+        return np.concatenate(
+            [_lengths(changed[g])[0] if g in changed else self._lengths[g] for g in batch]
+        )
 
     def _drawn_lengths(self, first: int) -> list[Int]:
         """Return the lengths of groups ``first`` to the end of the stretch that holds it."""
@@ -87,13 +96,17 @@ class PipelineRecord:
             if first < before + n:
                 skip = first - before
                 draw = self.outset.stream.stream.draw
-                groups = draw(start + skip, n - skip, trained_steps=version)
-                return list(groups.n_tokens_PG + groups.prompt_tokens_P[:, None])
+                return list(_lengths(draw(start + skip, n - skip, trained_steps=version)))
             before += n
         raise IndexError(f"group {first} was not submitted")
 
     @cached_property
     def groups(self) -> Groups:
-        """All groups in submission order, drawn once more: the stream is a pure function."""
+        """All groups in submission order, drawn once more (the stream is a pure function)."""
         draw = self.outset.stream.stream.draw
-        return joined([draw(start, n, trained_steps=version) for start, n, version in self.runs])
+        groups = joined([draw(start, n, trained_steps=version) for start, n, version in self.runs])
+        return groups if self.service is None else self.service.as_ended(groups)
+
+
+def _lengths(groups: Groups) -> Int:
+    return np.asarray(groups.n_tokens_PG + groups.prompt_tokens_P[:, None])

@@ -1,8 +1,8 @@
 """From a pipeline's record to the tables of a run: the same columns as of turn-taking runs.
 
 Steps follow each other without a gap: a step lasts from one weight update to the next, and has the
-groups that left in its time (trained, degenerate, stale, cancelled). What the run leaves behind
-belongs to no step and stands under the number after the last.
+groups that left in its time (trained, degenerate, stale, cancelled, failed). What the run leaves
+behind belongs to no step and stands under the number after the last.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dapolab.metrics import GROUP_COLUMNS, STATUSES, STEP_METRICS
+from dapolab.metrics import GROUP_COLUMNS, STEP_METRICS
 from dapolab.sim.account import (
     ABORTED_OUTCOME,
+    FAILED_OUTCOME,
     FINISHED_OUTCOME,
     OUTCOMES,
     STATUS_NAMES,
     TRUNCATED_OUTCOME,
     WAVE_COLUMNS,
 )
+from dapolab.sim.collection import ABORTED, DEGENERATE, FAILED, STALE, SURPLUS, TRAINED
 from dapolab.sim.learner import PARTS
 from dapolab.sim.outset import SimRun, gpus_held
 from dapolab.sim.pipe import Place
 from dapolab.sim.pipeline_record import PipelineRecord
+from dapolab.sim.pipeline_stays import Stays, by_response, of_what_counts, stays_of
 from dapolab.sim.residency import merged, over, peak_resident, resident_s, share
-from dapolab.sim.step_metrics import StepBatch, group_columns
+from dapolab.sim.step_metrics import Beside, StepBatch, group_columns
 from dapolab.sim.token_ages import token_ages
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
-TRAINED, DEGENERATE, SURPLUS, ABORTED, STALE = (
-    STATUSES.index(name) + 1 for name in ("trained", "degenerate", "surplus", "aborted", "stale")
-)
 _STATUS = {
     Place.RUNNING: ABORTED,
     Place.READY: SURPLUS,
@@ -42,6 +42,7 @@ _STATUS = {
     Place.DEGENERATE: DEGENERATE,
     Place.STALE: STALE,
     Place.ABORTED: ABORTED,
+    Place.FAILED: FAILED,
 }
 
 
@@ -66,8 +67,13 @@ class _Books:
 
     def __init__(self, record: PipelineRecord) -> None:
         assert record.facts is not None
-        self.record, self.facts = record, record.facts
+        self.record, self.facts, updates = record, record.facts, record.updates
         self.size = record.scenario.rollout.group_size
+        self.stays: Stays | None = None
+        if record.service is not None:
+            self.stays = stays_of(record.facts, record.service, size=self.size)
+            self.facts = by_response(record.facts, record.service, self.stays)
+            updates = of_what_counts(updates, self.facts, self.stays)
         self.update_s = np.array([update.at_s for update in record.updates])
         self.n_steps = len(record.updates)
         step_P = np.array(record.pipe.step_of)
@@ -81,7 +87,7 @@ class _Books:
         trained_at = np.full(len(self.order), -1)
         trained_at[self.order] = np.where(self.status_P == TRAINED, self.step_P, -1)
         self.ages = token_ages(
-            record.facts, updates=record.updates, trained_at=np.repeat(trained_at, self.size)
+            self.facts, updates=updates, trained_at=np.repeat(trained_at, self.size)
         )
 
     def _per_group(self, x: NDArray[np.generic]) -> Float:
@@ -138,7 +144,30 @@ class _Books:
             admit_s=rows(facts.admit_s).astype(np.float64),
             end_s=rows(facts.end_s).astype(np.float64),
             generated_tokens=rows(facts.generated_tokens).astype(np.int64),
+            beside=self._beside(len(in_steps)),
         )
+
+    def _beside(self, n: int) -> Beside | None:
+        """Return what befell the first ``n`` groups of the tables beside their tokens."""
+        service = self.record.service
+        if service is None or self.stays is None:
+            return None
+        waited = np.array([update.waited_s for update in self.record.updates]).reshape(-1, 2)
+        score_wait_s, call_wait_s = np.diff(waited, axis=0, prepend=0.0).T
+        chosen = self.order[:n].tolist()
+        return Beside(
+            self._lost_tokens()[:n],
+            np.array([service.n_failures.get(g, 0) for g in chosen], dtype=np.int64),
+            np.array([service.n_timeouts.get(g, 0) for g in chosen], dtype=np.int64),
+            score_wait_s,
+            call_wait_s,
+        )
+
+    def _lost_tokens(self) -> Int:
+        """Return the tokens of each group's failed samplings, in the tables' order."""
+        if self.stays is None:
+            return np.zeros(len(self.order), dtype=np.int64)
+        return self._per_group(self.stays.lost_tokens()).astype(np.int64)
 
     def _staleness(self, batch: StepBatch) -> dict[str, Float]:
         n = len(batch.status_P)
@@ -189,19 +218,22 @@ class _Books:
             "engine/preemptions": batch.n_preemptions_S.astype(np.float64),
             "engine/peak_kv_tokens": batch.peak_kv_tokens_S.astype(np.float64),
         }
+        if batch.beside is not None:
+            columns["time/reward_wait_seconds"] = batch.beside.score_wait_s_S
+            columns["time/tool_wait_seconds"] = batch.beside.call_wait_s_S
         for name, parts in batch.learner_S.items():
             columns[f"time/{name}_seconds"] = parts
         return columns
 
-    def _admitted(self) -> NDArray[np.bool_]:
-        return np.isfinite(self.facts.admit_s)
+    def _admitted(self) -> tuple[Float, Float, Int]:
+        """Return begin and end in seconds, and replica, of every stay in the engine."""
+        facts = self.facts if self.stays is None else self.stays.facts
+        admitted = np.isfinite(facts.admit_s)
+        return facts.admit_s[admitted], facts.end_s[admitted], facts.replica[admitted]
 
     def _resident(self, edges: Float) -> tuple[Float, Float]:
         """Return ∫N dt and the seconds in which replicas hold a response, pauses left out."""
-        admitted = self._admitted()
-        begin = np.asarray(self.facts.admit_s[admitted], dtype=np.float64)
-        end = np.asarray(self.facts.end_s[admitted], dtype=np.float64)
-        replica = self.facts.replica[admitted]
+        begin, end, replica = self._admitted()
         busy = [merged(begin[replica == r], end[replica == r]) for r in np.unique(replica)]
         resident = self._without_pauses([(begin, end)], edges)
         return resident, self._without_pauses(busy, edges)
@@ -222,8 +254,8 @@ class _Books:
         return np.asarray(sums, dtype=np.float64)
 
     def _peak(self, edges: Float) -> Float:
-        admitted = self._admitted()
-        return peak_resident(self.facts.admit_s[admitted], self.facts.end_s[admitted], edges)
+        begin, end, _ = self._admitted()
+        return peak_resident(begin, end, edges)
 
     def groups_table(self) -> pd.DataFrame:
         facts, groups, order, size = self.facts, self.groups, self.order, self.size
@@ -241,7 +273,7 @@ class _Books:
             "pass_rate": groups.pass_rate_P[order],
             "n_tokens_mean": lengths_PG.mean(axis=1),
             "n_tokens_max": lengths_PG.max(axis=1),
-            "generated_tokens": tokens_P.astype(np.int64),
+            "generated_tokens": tokens_P.astype(np.int64) + self._lost_tokens(),
             "n_truncated": groups.truncated_PG[order].sum(axis=1),
             "submit_s": facts.submit_s.reshape(-1, size)[order].min(axis=1),
             "end_s": facts.end_s.reshape(-1, size)[order].max(axis=1),
@@ -249,40 +281,50 @@ class _Books:
             "version_trained": np.where(trained, self.step_P, np.nan),
             "staleness_mean": np.where(trained, over(aged_P, tokens_P), np.nan),
         }
+        if (beside := self._beside(len(order))) is not None:
+            columns["n_failed"], columns["n_timed_out"] = beside.n_failures_P, beside.n_timeouts_P
         names = [name for name in GROUP_COLUMNS if name not in ("policy", "replication")]
         absent = np.full(len(order), np.nan)
         return pd.DataFrame({name: columns.get(name, absent) for name in names})
 
-    def _outcomes(self) -> NDArray[np.object_]:
+    def _outcomes(self) -> Int:
         """Return how each response ended, groups in the order of their submission."""
         groups = self.groups
         generated_PG = self.facts.generated_tokens.reshape(groups.n_tokens_PG.shape)
         ended_PG = np.where(groups.truncated_PG, TRUNCATED_OUTCOME, FINISHED_OUTCOME)
         whole_PG = generated_PG == groups.n_tokens_PG
-        return OUTCOMES[np.where(whole_PG, ended_PG, ABORTED_OUTCOME)]
+        outcome_PG = np.where(whole_PG, ended_PG, ABORTED_OUTCOME)
+        if self.record.service is not None:
+            for group, member in self.record.service.failed_members:
+                outcome_PG[group, member] = FAILED_OUTCOME
+        return outcome_PG.reshape(-1)
 
     def responses_table(self, record_steps: int) -> pd.DataFrame:
+        """One row a response of the recorded steps, or one a stay where it may have several."""
         n = int(np.searchsorted(self.step_P, min(record_steps, self.n_steps)))
-        chosen, size, facts = self.order[:n], self.size, self.facts
-        step_P = self.step_P[:n]
-
-        def rows(x: NDArray[np.generic]) -> NDArray[np.generic]:
-            return x.reshape(-1, size)[chosen].reshape(-1)
-
+        size, step_P = self.size, self.step_P[:n]
+        row = (self.order[:n, None] * size + np.arange(size)).reshape(-1)
+        facts, outcome = self.facts, self._outcomes()
+        place_R = np.arange(n * size)
+        if self.stays is not None:
+            facts, outcome = self.stays.facts, self.stays.outcomes(outcome)
+            place_R, row = self.stays.rows_of(row)
+        group_R, member_R = np.divmod(place_R, size)
         first_P = np.searchsorted(step_P, step_P)
+        status_P = STATUS_NAMES[self.status_P[:n]].astype(object)
         return pd.DataFrame(
             {
-                "step": np.repeat(step_P, size),
-                "wave": pd.array([pd.NA] * (n * size), dtype="Int64"),
-                "group": np.repeat(np.arange(n) - first_P, size),
-                "member": np.tile(np.arange(size), n),
-                "replica": rows(facts.replica),
-                "generated_tokens": rows(facts.generated_tokens),
-                "status": np.repeat(STATUS_NAMES[self.status_P[:n]].astype(object), size),
-                "outcome": self._outcomes()[chosen].reshape(-1),
-                "submit_s": rows(facts.submit_s),
-                "admit_s": rows(facts.admit_s),
-                "first_token_s": rows(facts.first_token_s),
-                "end_s": rows(facts.end_s),
+                "step": step_P[group_R],
+                "wave": pd.array([pd.NA] * len(row), dtype="Int64"),
+                "group": (np.arange(n) - first_P)[group_R],
+                "member": member_R,
+                "replica": facts.replica[row],
+                "generated_tokens": facts.generated_tokens[row],
+                "status": status_P[group_R],
+                "outcome": OUTCOMES[outcome[row]],
+                "submit_s": facts.submit_s[row],
+                "admit_s": facts.admit_s[row],
+                "first_token_s": facts.first_token_s[row],
+                "end_s": facts.end_s[row],
             }
         )

@@ -52,7 +52,7 @@ class Service:
 
     ``stays`` are those that a later one followed; ``failure`` is the message of a failure that ends
     the run. Counters: failed samplings and timeouts, by engine group; seconds in which the engine
-    was empty and a call or a score was waited for.
+    was empty and a call or a score was waited for. While ``is_halted`` nobody queues again.
     """
 
     def __init__(self, engine: Engine, rollout: Rollout, *, draws: Draws) -> None:
@@ -68,7 +68,9 @@ class Service:
         self._going: list[tuple[int, int, bool]] = []
         self._free_s = [-math.inf] * (self._reward.workers or 0)
         self._n_calling = 0
-        self.n_live = 0
+        self._stays_of: dict[tuple[int, int], list[int]] = {}
+        self.is_halted = False
+        self._live: dict[int, Group] = {}
         self.stays: list[Stay] = []
         self.failure: str | None = None
         self.failed: dict[int, int] = {}
@@ -109,38 +111,61 @@ class Service:
             n_tokens_PG=stops_PG,
             enough=1,
         )
-        self._groups |= dict(enumerate(groups, start=engine_group))
-        self.n_live += len(groups)
+        entered = dict(enumerate(groups, start=engine_group))
+        self._groups |= entered
+        self._live |= entered
         return engine_group
 
-    def advance(self, until_s: float = math.inf) -> FinishedGroups | None:
-        """Move to the next instant at which groups return; otherwise as ``Engine.advance``."""
+    def advance(
+        self, until_s: float = math.inf, *, until_quiet: bool = False
+    ) -> FinishedGroups | None:
+        """Move to the next instant at which groups return; otherwise as ``Engine.advance``.
+
+        ``until_quiet`` returns None as soon as no response generates any more.
+        """
         engine = self._engine
         while True:
+            if until_quiet and not self._goes_on:
+                engine.drain()  # what was cut off stops at its boundary
+                self._ring_due()
+                if not self._returned:
+                    return None
             target_s = engine.now_s if self._returned else min(until_s, self._next_timer_s())
-            if target_s > engine.now_s:
+            if target_s > engine.now_s and not self.is_halted:
                 self._go_on()
             before_s, is_empty = engine.now_s, engine.n_responses_in_flight == 0
-            done = engine.advance(target_s)
+            done = engine.advance(max(target_s, engine.now_s))
             if done is not None:
                 self._hear(done)
                 continue
-            if is_empty:
+            if is_empty and not self.is_halted:
                 self._wait(engine.now_s - before_s)
-            has_rung = False
-            while self._next_timer_s() <= engine.now_s:
-                has_rung = True
-                self._ring(*heapq.heappop(self._timers)[2:])
+            has_rung = self._ring_due()
             if self._returned:
-                found, self._returned = sorted(self._returned), []
-                return FinishedGroups(engine.now_s, np.array(found, dtype=np.int64))
+                return FinishedGroups(engine.now_s, np.array(self._take_returned(), dtype=np.int64))
             if engine.now_s >= until_s or not (has_rung or self._timers or self._going):
                 return None
 
+    @property
+    def is_generating(self) -> bool:
+        """Whether a response has not come to its last token, or has yet to stop."""
+        return self._engine.n_groups_in_flight > 0 or self._goes_on
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a response decodes, calls a tool or waits to do so."""
+        states = (r.state for group in self._live.values() for r in group.responses)
+        return any(state in (DECODING, CALLING) for state in states)
+
+    @property
+    def n_live(self) -> int:
+        """Groups that are not known in full and have not failed."""
+        return len(self._live)
+
     def abort(self, *, at_s: float) -> None:
         """Abort all that has not returned."""
-        for group in self._groups.values():
-            self._cut(group)
+        for g in list(self._live):
+            self._cut(g)
         self._returned.clear()
         self._engine.abort(at_s=at_s)
 
@@ -178,6 +203,19 @@ class Service:
         return group.first + group.failed_member
 
     # ------------------------------------------------------------------ what happens
+
+    def _take_returned(self) -> list[int]:
+        """Return the groups that have come back and not been told of, in submission order."""
+        found, self._returned = sorted(self._returned), []
+        return found
+
+    def _ring_due(self) -> bool:
+        """Let everything act that is due by now; say whether there was anything."""
+        has_rung = False
+        while self._next_timer_s() <= self._engine.now_s:
+            has_rung = True
+            self._ring(*heapq.heappop(self._timers)[2:])
+        return has_rung
 
     def _hear(self, done: FinishedGroups) -> None:
         """Take note of the responses that left the engine at this instant."""
@@ -245,7 +283,7 @@ class Service:
         group.chosen.append(member)
         response.state = SCORING
         if len(group.chosen) == group.enough < len(group.responses):
-            self._cut(group, but=SCORING)
+            self._cut(g, but=SCORING)
             self._engine.abort(at_s=self._engine.now_s, groups=[g])
         seconds = float(group.luck.score_s_K[group.first + member])
         if reward.timeout_s is not None:
@@ -286,32 +324,37 @@ class Service:
             return
         if rule.on_failure == "fail_run":
             self.failure = f"{what} and rollout.failures.on_failure is fail_run"
-        self._cut(group)
+        self._cut(g)
         group.failed_member = member
         self._engine.abort(at_s=self._engine.now_s, groups=[g])
         self._returned.append(g)
 
     def _return(self, g: int) -> None:
-        self._cut(self._groups[g], but=SCORED)
+        self._cut(g, but=SCORED)
         self._returned.append(g)
 
-    def _cut(self, group: Group, *, but: int | None = None) -> None:
+    def _cut(self, g: int, *, but: int | None = None) -> None:
         """Nothing more happens to the group's responses, save to those in state ``but``.
 
         Without ``but``, or once all are scored, the group is over.
         """
-        for response in group.responses:
+        for response in self._groups[g].responses:
             if response.state not in (but, SCORED):
                 self._n_calling -= response.state == CALLING
                 response.state = CUT_OFF
-        if but != SCORING and not group.is_over:
-            group.is_over = True
-            self.n_live -= 1
+        if but != SCORING:
+            self._live.pop(g, None)
 
     # ------------------------------------------------------------------ stays in the engine
 
     def _go_on(self) -> None:
         """Let the responses that are due queue again, all of this instant together."""
+        groups = self._begin_stays()
+        if groups:
+            self._engine.resume(at_s=self._engine.now_s, groups=groups)
+
+    def _begin_stays(self) -> list[int]:
+        """Prepare the next stays of the responses that are due; return their groups, once each."""
         groups = []
         for g, member, is_new in self._going:
             response = self._groups[g].responses[member]
@@ -320,6 +363,7 @@ class Service:
             stay = self._engine.stay(g, member)
             if is_new:
                 self._lose(g, member)
+            self._stays_of.setdefault((g, member), []).append(len(self.stays))
             self.stays.append(
                 stay._replace(
                     has_failed=is_new,
@@ -330,14 +374,12 @@ class Service:
             self._prepare(g, member, is_new=is_new)
             groups.append(g)
         self._going.clear()
-        if groups:
-            self._engine.resume(at_s=self._engine.now_s, groups=list(dict.fromkeys(groups)))
+        return list(dict.fromkeys(groups))
 
     def _lose(self, g: int, member: int) -> None:
         """Count the earlier turns of a failed sampling as lost with it."""
-        for k, stay in enumerate(self.stays):
-            if (stay.engine_group, stay.member) == (g, member):
-                self.stays[k] = stay._replace(has_failed=True)
+        for k in self._stays_of.get((g, member), ()):
+            self.stays[k] = self.stays[k]._replace(has_failed=True)
 
     def _prepare(self, g: int, member: int, *, is_new: bool) -> None:
         response = self._groups[g].responses[member]

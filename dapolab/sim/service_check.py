@@ -9,24 +9,37 @@ def needs_service(rollout: Rollout) -> bool:
 
 
 def check_service(scenario: Scenario) -> None:
-    """Refuse what is not modelled together.
+    """Refuse what is not modelled together, and where no response can come back.
 
     Raises
     ------
     ConfigError
-        Groups that are cut in one step and resumed in the next; a fully asynchronous schedule.
+        Groups that are cut in one step and resumed in the next; a fully asynchronous schedule in
+        which every group fails, so that the learner would wait for ever.
     """
     if not needs_service(scenario.rollout):
         return
-    what = "rollout.reward, rollout.failures and rollout.tools"
     collector = scenario.collector
-    if scenario.learner.schedule.kind == "fully_async":
-        raise ConfigError(
-            f'{what} are not modelled with learner.schedule.kind "fully_async"; '
-            "learner.reward_s_per_response is scored beside its rollout"
-        )
     if collector.kind == "segments" or getattr(collector, "leftovers", "abort") != "abort":
         raise ConfigError(
-            f"{what} are not modelled where unfinished groups go on in the next step "
-            f'(collector.kind "{collector.kind}"); use leftovers = "abort", or another policy'
+            "rollout.reward, rollout.failures and rollout.tools are not modelled where unfinished "
+            f'groups go on in the next step (collector.kind "{collector.kind}"); use '
+            'leftovers = "abort", or another policy'
         )
+    if scenario.learner.schedule.kind == "fully_async" and (why := _all_fail(scenario.rollout)):
+        raise ConfigError(
+            f"{why}: every group fails, and a fully asynchronous learner would wait for ever"
+        )
+
+
+def _all_fail(rollout: Rollout) -> str | None:
+    """Return the setting under which no response ever comes back, None without one."""
+    failures = rollout.failures
+    if failures is not None and failures.probability == 1 and failures.on_failure != "fail_run":
+        return "rollout.failures.probability 1"
+    for name, law in (("reward", rollout.reward), ("tools", rollout.tools)):
+        if law is None or law.timeout_s is None or law.on_timeout != "fail" or law.sigma > 0:
+            continue
+        if law.median_s > law.timeout_s and (failures is None or failures.on_failure != "fail_run"):
+            return f"rollout.{name}.timeout_s {law.timeout_s:g} below its constant {law.median_s:g}"
+    return None

@@ -1,9 +1,10 @@
 """Where the responses of a step stand, where more befalls them than their tokens."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dapolab.sim.service_draws import Luck
+from dapolab.workload.model import Groups
 
 DECODING, CALLING, SCORING, SCORED, CUT_OFF = range(5)
 
@@ -42,10 +43,19 @@ class Group:
     responses: list[Response]
     chosen: list[int] = field(default_factory=list)
     n_scored: int = 0
-    is_over: bool = False
     failed_member: int | None = None
 
     @property
     def has_failed(self) -> bool:
         """Whether a response failed for good."""
         return self.failed_member is not None
+
+
+def as_it_came_out(group: Groups, ends: dict[int, End]) -> Groups:
+    """Return one group as its responses came out; ``ends`` by place in the group."""
+    n_tokens, correct = group.n_tokens_PG.copy(), group.correct_PG.copy()
+    truncated = group.truncated_PG.copy()
+    for member, end in ends.items():
+        n_tokens[0, member], correct[0, member] = end.n_tokens, end.correct
+        truncated[0, member] = end.truncated or truncated[0, member]
+    return replace(group, n_tokens_PG=n_tokens, correct_PG=correct, truncated_PG=truncated)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -16,7 +15,7 @@ from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine, FinishedGroups
 from dapolab.sim.score import ScoredStream
 from dapolab.sim.service import Service
-from dapolab.sim.service_state import End
+from dapolab.sim.service_state import as_it_came_out
 from dapolab.workload.model import Groups, joined
 
 Ints = NDArray[np.int64]
@@ -324,7 +323,7 @@ class Submission:
         groups, row = self._rows[index]
         changed = service.ends(engine_group)
         if changed:
-            groups, row = _changed(groups.slice(row, row + 1), changed), 0
+            groups, row = as_it_came_out(groups.slice(row, row + 1), changed), 0
             books.changed[index] = groups
             self._rows[index] = groups, row
         told = self._result.finished[index]
@@ -482,16 +481,6 @@ class Submission:
             submit_s=before.submit_s if before else self._at_s[index],
             end_s=result.end_s,
         )
-
-
-def _changed(group: Groups, ends: dict[int, End]) -> Groups:
-    """Return one group as its responses came out."""
-    n_tokens, correct = group.n_tokens_PG.copy(), group.correct_PG.copy()
-    truncated = group.truncated_PG.copy()
-    for member, end in ends.items():
-        n_tokens[0, member], correct[0, member] = end.n_tokens, end.correct
-        truncated[0, member] = end.truncated or truncated[0, member]
-    return replace(group, n_tokens_PG=n_tokens, correct_PG=correct, truncated_PG=truncated)
 
 
 def _last_columns(groups: Groups, size: int) -> Groups:

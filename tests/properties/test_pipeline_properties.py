@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from dapolab.scenario import Scenario, build
 from dapolab.sim.pipeline import Pipeline
-from dapolab.sim.run import simulate
+from dapolab.sim.run import SimRun, simulate
 from tests.properties.test_pipeline_judge import controls
 
+FATES = {"trained", "degenerate", "surplus", "aborted", "stale"}
 LEARNER = {"update_s_per_token": 2e-5, "update_fixed_s": 0.3, "validation_s": 1.0}
 
 
@@ -87,18 +88,67 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(
+@st.composite
+def serviced(draw: st.DrawFn) -> Scenario:
+    """Return a scenario in which responses fail, wait for scores or call tools; prompts run out."""
+    document = draw(scenarios()).model_dump()
+    seconds = {
+        "median_s": draw(st.sampled_from([0.0, 0.02, 0.3])),
+        "sigma": draw(st.sampled_from([0.0, 1.0])),
+        "timeout_s": draw(st.sampled_from([None, 0.3])),
+    }
+    tables: dict[str, Any] = {
+        "reward": seconds
+        | {
+            "workers": draw(st.sampled_from([None, 1, 3])),
+            "on_timeout": draw(st.sampled_from(["wrong", "fail"])),
+        },
+        "tools": seconds
+        | {
+            "turns": draw(st.sampled_from([2, 3])),
+            "result_tokens": draw(st.sampled_from([0, 20])),
+            "on_timeout": draw(st.sampled_from(["go_on", "truncate", "fail"])),
+        },
+        "failures": {
+            "probability": draw(st.sampled_from([0.0, 0.02, 0.2, 0.5])),
+            "on_failure": draw(st.sampled_from(["fail_run", "drop_group", "drop_group", "retry"])),
+            "max_retries": draw(st.sampled_from([0, 2])),
+        },
+    }
+    chosen = draw(st.sets(st.sampled_from(sorted(tables)), min_size=1))
+    document["rollout"] |= {name: tables[name] for name in chosen}
+    document["workload"]["prompts"]["epochs"] = draw(st.integers(1, 4))
+    return build(document)
+
+
+THOROUGH = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@THOROUGH
 @given(config=scenarios(), seed=st.integers(0, 1000))
 def test_nothing_is_lost_and_everything_ends(config: Scenario, seed: int) -> None:
     done = simulate(config, seed=seed, record_steps=100)
-    steps, groups, wanted = done.steps, done.groups, config.rollout.groups_per_step
     assert done.ended in ("completed", "data exhausted")
+    check_run(config, done)
+
+
+@THOROUGH
+@given(config=serviced(), seed=st.integers(0, 1000))
+def test_nor_where_responses_fail_or_wait(config: Scenario, seed: int) -> None:
+    done = simulate(config, seed=seed, record_steps=100)
+    assert done.ended.startswith(("completed", "data exhausted", "failed: a "))
+    check_run(config, done)
+    _check_failures(config, done)
+
+
+def check_run(config: Scenario, done: SimRun) -> None:
+    steps, groups, wanted = done.steps, done.groups, config.rollout.groups_per_step
     assert (done.ended == "completed") == (len(steps) == config.run.steps)
     # every prompt that was taken is one group, with one fate
     assert sorted(groups["position"]) == list(range(done.n_prompts_used))
-    assert set(groups["status"]) <= {"trained", "degenerate", "surplus", "aborted", "stale"}
+    assert set(groups["status"]) <= {*FATES, "failed"}
     inside = groups[groups["step"] < len(steps)]
     for column, total in (
         ("rollout/candidate_groups", len(inside)),
@@ -108,6 +158,7 @@ def test_nothing_is_lost_and_everything_ends(config: Scenario, seed: int) -> Non
         assert steps[column].sum() == total, column
     fates = ["train_completion", "degenerate", "surplus", "aborted"]
     by_fate = sum(steps[f"rollout/{fate}_tokens"] for fate in fates)
+    by_fate = by_fate + steps["rollout/failed_tokens"].fillna(0.0)
     assert (by_fate + steps["staleness/dropped_tokens"]).equals(steps["rollout/completion_tokens"])
     assert (steps["rollout/effective_groups"] == wanted).all()
     outside = groups[groups["step"] >= len(steps)]
@@ -118,11 +169,39 @@ def test_nothing_is_lost_and_everything_ends(config: Scenario, seed: int) -> Non
 
 
 def _check_responses(responses: pd.DataFrame, groups: pd.DataFrame, *, size: int) -> None:
-    assert len(responses) == size * len(groups)
+    # tools and retries give a response more than one stay
+    one_each = responses.drop_duplicates(["step", "group", "member"])
+    assert len(one_each) == size * len(groups)
     assert responses["generated_tokens"].sum() == groups["generated_tokens"].sum()
     started = responses[np.isfinite(responses["admit_s"])]
     assert (started["admit_s"] >= started["submit_s"]).all()
     assert (started["end_s"] >= started["admit_s"]).all()
+
+
+def _check_failures(config: Scenario, done: SimRun) -> None:
+    steps, groups, responses = done.steps, done.groups, done.responses
+    failed = groups["status"] == "failed"
+    assert (groups.loc[failed, "n_failed"] >= 1).all()
+    rule = config.rollout.failures
+    if rule is None or rule.on_failure != "retry":
+        returned = groups["status"].isin(["trained", "degenerate", "stale", "surplus"])
+        assert (groups.loc[returned, "n_failed"] == 0).all()
+    if rule is not None and rule.on_failure == "fail_run":
+        assert done.ended.startswith("failed") or not failed.any()
+    inside = groups[groups["step"] < len(steps)]
+    for column, counted in (
+        ("rollout/failed_groups", inside["status"] == "failed"),
+        ("rollout/failed_samplings", inside["n_failed"]),
+        ("rollout/timed_out_responses", inside["n_timed_out"]),
+    ):
+        assert steps[column].sum() == counted.sum(), column
+    last = responses[responses["status"] == "trained"]
+    last = last.groupby(["step", "group", "member"])["outcome"].last()
+    assert set(last) <= {"finished", "truncated"}
+    waits = steps["time/reward_wait_seconds"] + steps["time/tool_wait_seconds"]
+    assert (waits <= steps["time/step_seconds"] + 1e-9).all()
+    for _, own in responses.groupby(["step", "group", "member"]):
+        assert (np.diff(own["submit_s"]) >= 0).all()
 
 
 def _check_times(steps: pd.DataFrame, groups: pd.DataFrame) -> None:
@@ -166,8 +245,8 @@ def _check_ages(config: Scenario, steps: pd.DataFrame, groups: pd.DataFrame) -> 
         assert (share <= steps["staleness/mean_versions"] + 1e-12).all()
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
-@given(config=scenarios(), seed=st.integers(0, 1000))
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(config=st.one_of(scenarios(), serviced()), seed=st.integers(0, 1000))
 def test_runs_repeat_and_counters_add_up(config: Scenario, seed: int) -> None:
     one, other = (simulate(config, seed=seed) for _ in range(2))
     pd.testing.assert_frame_equal(one.steps, other.steps)
