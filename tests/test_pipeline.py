@@ -248,6 +248,29 @@ def test_age_drop_starves_the_long_and_pacing_waits_for_them() -> None:
     assert pacing.steps[wait].mean() > 2 * dropping.steps[wait].mean()
 
 
+@pytest.mark.parametrize(
+    ("queue", "positions", "ages"),
+    [
+        # two old ones come due when two young ones have been trained: the last is 2·2 − 1 old
+        *[(queue, [0, 3, 1, 2], [0, 0, 2, 3]) for queue in ("fifo", "ready_first")],
+        ("freshest_first", [0, 3, 1, 2], [0, 0, 2, 3]),
+        # nothing young is trained before them
+        *[(queue, [0, 1, 2, 3], [0, 1, 2, 2]) for queue in ("in_order", "weight_fifo")],
+    ],
+)
+def test_worst_age_under_pacing(
+    listed: Listed, queue: str, positions: list[int], ages: list[int]
+) -> None:
+    """η 2, B 1: of three groups at once two take 5 s, all others 1 s; training takes 0.5 s."""
+    control = {"kind": "pacing", "staleness": 2}
+    schedule = {"kind": "fully_async", "control": control, "queue": queue}
+    config = scenario(schedule, groups=1, steps=4, learner={"fixed_s": 0.5})
+    done = listed(config, [1.0, 5.0, 5.0, *[1.0] * 10])
+    trained = done.groups[done.groups["status"] == "trained"]
+    assert trained["position"].tolist() == positions
+    assert (trained["version_trained"] - trained["version_submitted"]).tolist() == ages
+
+
 def test_cancelling_saves_the_tokens_of_what_comes_too_late() -> None:
     late = {"kind": "age_drop", "max_age": 1, "ahead_groups": 64}
     let, cut = (heavy(late | {"cancel": cancel}, steps=80).steps for cancel in (False, True))

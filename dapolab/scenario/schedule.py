@@ -30,7 +30,8 @@ class Admission(Config):
 
     AReaL staleness_manager.py:79-113, SkyRL fully_async_trainer.py (η its max_staleness_steps − 1),
     NeMo RL's gated samplers, tinker-cookbook (sampling_steps_ahead). It bounds how far sampling
-    runs ahead; a straggler may be older than η when it is trained, unless the queue is in order.
+    runs ahead; a straggler may be older than η when it is trained, unless the queue is in order or
+    weight_fifo.
     """
 
     kind: Literal["admission"] = "admission"
@@ -41,14 +42,17 @@ class Admission(Config):
 class Pacing(Config):
     """As admission, and the learner waits for groups that would grow older than η.
 
-    verl V1's staleness strategy "wait" (replay_buffer.py), the first form of tinker-cookbook #822:
-    none is thrown away, and the longest sets the pace. In order no group is trained older than η;
-    in another order more than B groups of one version may come due at once, and the last of them
-    are trained a version or more later.
+    verl V1's staleness strategy "wait" (η = max_off_policy_threshold − 1), the first form of
+    tinker-cookbook #822: none is thrown away, and the longest sets the pace. With queue in_order
+    or weight_fifo no group is trained older than η. In another order more than B groups may come
+    due at once, and none is older than max(η, 2η − 1): while such a backlog lasts nothing younger
+    is trained, so after η − 1 more steps all it was trained before is due as well. verl looks no
+    further ahead (replay_buffer.py, _has_enough_samples), and waits for all that is due, before
+    each mini-batch; here the learner waits for as much of it as the step takes.
     """
 
     kind: Literal["pacing"] = "pacing"
-    staleness: Versions = Field(1, description="η, in order no trained group is older")
+    staleness: Versions = Field(1, description="η, age at which the learner waits for a group")
     max_running_groups: Count | None = Field(None, description="absent: no limit of its own")
 
 

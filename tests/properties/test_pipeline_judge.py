@@ -166,18 +166,18 @@ def played_by_simulator(
     return pipeline
 
 
-THOROUGH = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+def thorough(n: int) -> settings:
+    few = [HealthCheck.too_slow]
+    return settings(max_examples=n, deadline=None, derandomize=True, suppress_health_check=few)
 
 
-@THOROUGH
+@thorough(150)
 @given(case=cases())
 def test_every_group_version_and_time_agrees(case: Case) -> None:
     check_agreement(*case, None)
 
 
-@THOROUGH
+@thorough(50)
 @given(case=serviced())
 def test_with_failures_tools_and_scores_too(case: Serviced) -> None:
     judge, pipeline = check_agreement(*case)
