@@ -386,6 +386,7 @@ def _published(found: Study, folder: Path, seed: int) -> None:
                     "low": row.low,
                     "high": row.high,
                     "baseline": row.baseline,
+                    "counted": row.counted,
                     "inside": row.inside,
                     "miss_share": row.miss_share,
                     "why": row.why if row.inside is False else "",

@@ -13,11 +13,12 @@ from dapolab.report.fidelity_figures import published_figure
 _WIDE = 1.3
 _WAIT = ": wait"
 _DRAWN = ("RollPacker Fig. 11", "verl fully async")
+_SECOND = "verl fully async, fixed part fitted"
 
 
 def published_sentence(rows: pd.DataFrame) -> str:
     """Return how many of the published figures are met, and how closely, in one sentence."""
-    verdicts = [_verdict(row) for _, row in rows.iterrows() if not row["baseline"]]
+    verdicts = [_verdict(row) for _, row in rows.iterrows() if row["counted"]]
     narrow, wide = verdicts.count("in range"), verdicts.count("in a wide range")
     return (
         f"Of {len(verdicts)} published figures of other systems {narrow} lie in a range that their "
@@ -39,11 +40,14 @@ def published_blocks(tables: Mapping[str, pd.DataFrame]) -> tuple[Block, ...]:
         "range says how far its inputs determine the row, and a row inside a wide one (more than "
         f"a factor of {_WIDE:g}) is no hit. Explanations were written afterwards. A gain is "
         "compared as a speed. A row of verl's asynchronous trainer is given the update time "
-        "published for it; what is predicted is the trainer's wait, and with it the step."
+        "published for it; what is predicted is the trainer's wait, and with it the step, which is "
+        "counted."
     ]
     for system, own in rows.groupby("system", sort=False):
         if system in _DRAWN:
             blocks.append(published_figure(_without_waits(rows), str(system)))
+        if system == _SECOND:
+            blocks.append(_second_reading(tables))
         blocks.append(_table(str(system), own))
     outside = rows[rows["why"] != ""]
     if len(outside):
@@ -61,6 +65,23 @@ def published_blocks(tables: Mapping[str, pd.DataFrame]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
+def _second_reading(tables: Mapping[str, pd.DataFrame]) -> str:
+    said = (
+        "A second reading, made after the rows above had been compared and not counted: the fixed "
+        "part of an iteration is fitted in place of the scalar, to 4.2 to 8.6 ms where the data "
+        "sheet has 1.7. Few GPUs then come near, so the law's shape is most of what they missed "
+        "by, and 64:64 is too fast by about the 21 s and more that every row of verl's waits, "
+        "trainer-bound or not. The truth lies between the two."
+    )
+    if "calibrated" not in tables:
+        return said
+    fixed_s = tables["calibrated"].set_index("parameter").loc["a_s", "value"]
+    return (
+        f"{said} The law of the Qwen3-8B log above, two H20 a replica, has a fixed part of "
+        f"{1e3 * float(fixed_s):.1f} ms."
+    )
+
+
 def _without_waits(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the figure: a wait may be 0, which no ratio shows."""
     return rows[~rows["setting"].str.endswith(_WAIT)]
@@ -76,7 +97,10 @@ def _table(system: str, rows: pd.DataFrame) -> Table:
             "predicted range": [
                 _range(row["low"], row["high"], row["unit"]) for _, row in rows.iterrows()
             ],
-            "verdict": [_verdict(row) for _, row in rows.iterrows()],
+            "verdict": [
+                _of_wait(row) if row["setting"].endswith(_WAIT) else _verdict(row)
+                for _, row in rows.iterrows()
+            ],
             "over published": [_ratios(row) for _, row in rows.iterrows()],
         }
     )
@@ -111,9 +135,22 @@ def _verdict(row: Any) -> str:
     return "in a wide range" if wide else "in range"
 
 
+def _of_wait(row: Any) -> str:
+    """Return how far a wait is off in seconds: a share of it says little where it may be 0."""
+    if row["inside"]:
+        return "inside"
+    below = row["low"] - row["published"]
+    return f"outside by {below if below > 0 else row['published'] - row['high']:.0f} s"
+
+
 def _ratios(row: Any) -> str:
     """Return the range over the published figure, the way a comparison of ratios reads."""
-    if row["unit"] == "share" or row["low"] is None or pd.isna(row["low"]):
+    if (
+        row["unit"] == "share"
+        or row["setting"].endswith(_WAIT)
+        or row["low"] is None
+        or pd.isna(row["low"])
+    ):
         return ""
     low, high = row["low"] / row["published"], row["high"] / row["published"]
     return f"{low:.2f} … {high:.2f}"

@@ -44,6 +44,7 @@ def systems() -> list[System]:
         rollpacker.system(),
         rollpacker_steps.system(),
         verl_async.system(),
+        verl_async.system(second_reading=True),
         verl_async_moe.system(),
         one_step_off.system(),
         april.system(),

@@ -24,7 +24,8 @@ class Row:
     """A published figure beside the range of predictions over the variants.
 
     ``low`` and ``high`` are None where the row is not computed; ``why`` says so, or explains a
-    miss. ``baseline``: the row to which the free parameters were fitted.
+    miss. ``baseline``: the row to which the free parameters were fitted. ``counted``: whether it
+    was predicted before the published figure was looked at, and is not another row's twin.
     """
 
     system: str
@@ -34,6 +35,7 @@ class Row:
     low: float | None
     high: float | None
     baseline: bool = False
+    counted: bool = True
     why: str = ""
 
     @property
@@ -62,7 +64,9 @@ class System:
     """A publication: its variants, how a baseline is fitted, what it says of the other rows.
 
     ``fit`` returns the free parameters of one variant; ``predict`` figure by setting for one
-    variant and its parameters, the baseline's settings included.
+    variant and its parameters, the baseline's settings included. ``uncounted``: settings that say
+    again what another one does; ``second_reading``: made once the rows had been compared, to test
+    an explanation. Both are shown and not counted.
     """
 
     name: str
@@ -73,6 +77,8 @@ class System:
     fit: Callable[[Variant], Mapping[str, float]]
     predict: Callable[[Variant, Mapping[str, float]], Mapping[str, float]]
     notes: Mapping[str, str]
+    uncounted: frozenset[str] = frozenset()
+    second_reading: bool = False
 
 
 def fit_baselines(systems: Sequence[System]) -> dict[str, dict[str, dict[str, float]]]:
@@ -134,6 +140,9 @@ def rows_of(system: System, parameters: Mapping[str, Mapping[str, float]]) -> li
                 low=min(values) if values else None,
                 high=max(values) if values else None,
                 baseline=setting in system.baseline,
+                counted=not system.second_reading
+                and setting not in system.baseline
+                and setting not in system.uncounted,
                 why=system.notes.get(setting, ""),
             )
         )

@@ -11,6 +11,10 @@ A row's own update is an input; predicted are the wait and with it the step. Not
 (four laws), and what of a step is neither wait nor update: between 0 and the 10.7 s colocated. The
 one free parameter, a scalar on the decode law, is fitted to the 178 s of generation on 128 GPUs.
 
+A second reading, made after the rows of the first had been compared, fits the fixed part of an
+iteration instead and leaves bytes and flops as the data sheet has them: whether the law's shape is
+what few GPUs miss by. It is shown, and not counted.
+
 The page of February 2026 has the updates of 16:16 and of colocated 32 the other way round (313.81
 and 269.80): a step of 294.77 s holds no update of 313.81. The first edition, used here, adds up.
 """
@@ -19,10 +23,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
+from scipy import optimize
+
 from dapolab.fidelity.published.h20 import SLOTS, decode_law, kv_tokens
 from dapolab.fidelity.published.lengths import UNPUBLISHED, workload_of
 from dapolab.fidelity.published.row import System, Variant
 from dapolab.scenario import (
+    AffineLaw,
     FullyAsync,
     Hardware,
     Law,
@@ -74,8 +81,8 @@ _LENGTHS_DIFFER = (
 )
 _FEW_GPUS = (
     "rollout on few GPUs comes out too slow: one scalar on the whole law is fitted to 178 s, which "
-    "are mostly the latency of the longest answers, and it slows what many answers share as much; "
-    "measured, these rows are bound by the trainer, and wait no less than the others"
+    "are mostly the latency of the longest answers, and it slows as much what many answers share. "
+    "The second reading tests this"
 )
 _BOUND_BY_TRAINER = (
     "bound by the trainer here, which then never waits; the published wait is 21 s or more in "
@@ -169,11 +176,10 @@ def colocated_seconds(
 
 
 @cache
-def _generation(lengths: str, gpus: int) -> float:
-    """Return seconds of a synchronous rollout at scale 1; the engine's time is linear in it."""
+def _generation(lengths: str, gpus: int, law: AffineLaw) -> float:
     return colocated_seconds(
         lengths=lengths,
-        law=decode_law(GEN_TP),
+        law=law,
         cap_tokens=CAP_TOKENS,
         replicas=gpus // GEN_TP,
         kv_capacity_tokens=kv_tokens(GEN_TP),
@@ -185,20 +191,39 @@ def _lengths_of(variant: Variant) -> str:
 
 
 def _fit(variant: Variant) -> dict[str, float]:
-    return {"scale": GENERATION_S / _generation(_lengths_of(variant), 128)}
+    # the engine's time is linear in the scale
+    return {"scale": GENERATION_S / _generation(_lengths_of(variant), 128, decode_law(GEN_TP))}
+
+
+@cache
+def _fixed_s(lengths: str) -> float:
+    def gap(fixed_s: float) -> float:
+        return _generation(lengths, 128, _law({"fixed_s": fixed_s})) - GENERATION_S
+
+    return float(optimize.brentq(gap, 0.0, 0.1, xtol=1e-7))
+
+
+def _fit_fixed(variant: Variant) -> dict[str, float]:
+    return {"fixed_s": _fixed_s(_lengths_of(variant))}
+
+
+def _law(parameters: Mapping[str, float]) -> AffineLaw:
+    """Return the replicas' law: the data sheet's times a scale, or with another fixed part."""
+    if "scale" in parameters:
+        return decode_law(GEN_TP, scale=parameters["scale"])
+    return decode_law(GEN_TP).model_copy(update={"a_s": parameters["fixed_s"]})
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    scale, lengths = parameters["scale"], _lengths_of(variant)
+    law, lengths = _law(parameters), _lengths_of(variant)
     found = {
-        f"colocated on {gpus}: generation": scale * _generation(lengths, gpus)
-        for gpus in _COLOCATED
+        f"colocated on {gpus}: generation": _generation(lengths, gpus, law) for gpus in _COLOCATED
     }
     for row in _ROWS:
         wait, step = async_step(
             row,
             lengths=lengths,
-            law=decode_law(GEN_TP, scale=scale),
+            law=law,
             cap_tokens=CAP_TOKENS,
             other_s=variant.values["other_s"],
             sync_s=SYNC_S,
@@ -217,10 +242,10 @@ def _published() -> dict[str, tuple[float, str]]:
     return found
 
 
-def system() -> System:
+def system(*, second_reading: bool = False) -> System:
     """Return the comparison: four length laws × what else is in a step."""
     return System(
-        name="verl fully async",
+        name="verl fully async" + (", fixed part fitted" if second_reading else ""),
         source=SOURCE,
         published=_published(),
         baseline=["colocated on 128: generation"],
@@ -229,7 +254,10 @@ def system() -> System:
             for name in UNPUBLISHED
             for other in OTHER_S
         ],
-        fit=_fit,
+        fit=_fit_fixed if second_reading else _fit,
         predict=_predict,
-        notes=_NOTES,
+        notes={} if second_reading else _NOTES,
+        # a wait and its step are one prediction
+        uncounted=frozenset(f"{row.setting}: wait" for row in _ROWS),
+        second_reading=second_reading,
     )

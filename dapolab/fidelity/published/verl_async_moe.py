@@ -87,4 +87,5 @@ def system() -> System:
         fit=_fit,
         predict=_predict,
         notes=_NOTES,
+        uncounted=frozenset({f"{_ROW.setting}: wait"}),
     )
