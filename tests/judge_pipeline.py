@@ -68,6 +68,7 @@ class Settings:
     workers: int | None = None
     on_failure: str = "drop_group"
     max_retries: int = 0
+    resumed: str = "first"
 
 
 class Judge:
@@ -83,6 +84,7 @@ class Judge:
         self.luck = luck
         self.timers: list[tuple[float, str, int, int]] = []  # in the order in which they were set
         self.going: list[tuple[int, int]] = []
+        self.stopped: list[tuple[int, int]] = []  # interrupted by new weights
         self.back: set[int] = set()  # groups that came back and are not told of
         self.free = [-math.inf] * (settings.workers or 0)
         self.n_calling = 0
@@ -139,8 +141,11 @@ class Judge:
                 break
         if self.step == self.s.steps or self.has_failed:
             return
+        if not self.halted and self.s.resumed == "first":
+            self.queue, self.stopped = sorted(self.stopped) + self.queue, []
         self._submit()
         if not self.halted:
+            self.queue, self.stopped = self.queue + sorted(self.stopped), []
             for group in dict.fromkeys(g for g, _ in self.going):
                 self.queue += sorted(place for place in self.going if place[0] == group)
             self.going = []
@@ -318,8 +323,8 @@ class Judge:
         if self.mode == "stop":
             if not math.isinf(self.boundary):
                 return False
-            self.queue = sorted(self.running + self.queue)
-            self.running = []
+            self.stopped += self.running + self.queue
+            self.running, self.queue = [], []
             return self._copy()
         if self.learner_end > self.now:
             return False
@@ -359,11 +364,12 @@ class Judge:
                     one.state, one.step = "cancelled", self.version
                     self._forget(group)
                     self.queue = [place for place in self.queue if place[0] != group]
+                    self.stopped = [place for place in self.stopped if place[0] != group]
                     if math.isinf(self.boundary):
                         self.running = [place for place in self.running if place[0] != group]
         if self.halted:
-            self.queue = sorted(self.queue + self.going)
-            self.going = []
+            self.stopped += self.queue + self.going
+            self.queue, self.going = [], []
         self.holding = self.halted = False
         self.mode = "wait"
         return True

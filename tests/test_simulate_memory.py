@@ -80,6 +80,28 @@ def test_partial_rollout_trains_a_long_group_later_with_old_tokens(play: Play) -
     assert rows["submit_s"].tolist() == [0, 0, 2, 4, 6, 8]
 
 
+@pytest.mark.parametrize(
+    ("resumed", "seconds", "second"), [("first", [2, 6], 1), ("last", [2, 1], 2)]
+)
+def test_what_was_cut_queues_before_new_prompts_or_behind_them(
+    play: Play, resumed: str, seconds: list[float], second: int
+) -> None:
+    """One slot, two in flight, B = 1, one response each: 2, 6 and 1 s."""
+    run = play(
+        {"kind": "streaming", "slots": 2, "leftovers": "resume"},
+        [[2], [6], [1], [1]],
+        [MIXED] * 4,
+        groups=1,
+        size=1,
+        steps=2,
+        rollout={"resumed": resumed, "singletons": "keep"},
+        hardware={"slots": 1},
+    )
+    assert column(run, "time/rollout_seconds") == seconds
+    trained = run.groups[run.groups["status"] == "trained"]
+    assert trained["position"].tolist() == [0, second]
+
+
 @pytest.mark.parametrize(("leftovers", "again"), [("resume", 12 + 10), ("resume_with_kv", 0)])
 def test_resuming_without_kv_prefills_prompt_and_answer(
     play: Play, leftovers: str, again: int

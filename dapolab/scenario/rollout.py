@@ -47,6 +47,13 @@ class Rollout(Config):
         0.0, description="sd of the predicted log length about the group's true mean; 0: oracle"
     )
 
+    resumed: Literal["first", "last"] = Field(
+        "first",
+        description="where unfinished answers queue when they go on (partial rollout, interrupted "
+        "by new weights): before the new prompts of that instant (slime's buffer, APRIL, verl's "
+        "cancel_queue) or behind them",
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.overlong is not None and self.overlong.buffer_tokens > self.cap_tokens:

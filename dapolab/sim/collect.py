@@ -72,6 +72,7 @@ class Collecting:
         step: int,
         longest_first: LongestFirst | None = None,
         service: Service | None = None,
+        resumed_last: bool = False,
     ) -> None:
         self._env = env
         self._engine = engine
@@ -99,6 +100,7 @@ class Collecting:
             keep_rows=collector.memory or collector.samples_apart,
             longest_first=longest_first,
             service=service,
+            resumed_last=resumed_last,
         )
         self._is_plain_engine = service is None
 

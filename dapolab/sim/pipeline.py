@@ -12,8 +12,8 @@ What the frameworks leave open:
 - Rewards are scored beside the rollout: a group is ready ``group_size · reward_s_per_response``
   after its last answer, and runs until then. ``call_overhead_s`` is paid once, at the start.
 - In-flight updates stop each replica at its next iteration boundary; the copy starts when the last
-  one stands and lasts ``sync_s``; then all go on where they were, before anything new. Without a
-  copy time and with kept KV nobody stops.
+  one stands and lasts ``sync_s``; then all go on where they were, before anything new (or behind
+  it: ``rollout.resumed``). Without a copy time and with kept KV nobody stops.
 - Drained updates admit nothing until all that runs has finished; then the copy, then the rest.
 - A group that finishes at the instant at which the learner looks is there for it.
 - A failed group leaves as soon as it is seen, and makes room for another one; whoever counts what
@@ -103,8 +103,12 @@ class Pipeline:
             if self.traffic.failure is not None:
                 self._end(f"failed: {self.traffic.failure}")
                 return
-            self.traffic.release(self.pipe.is_running)
+            resumed = self.scenario.rollout.resumed
+            if resumed == "first":
+                self.traffic.release(self.pipe.is_running, front=True)
             self._submit()
+            if resumed == "last":
+                self.traffic.release(self.pipe.is_running, front=False)
             until_s = self._alarms[0][0] if self._alarms else math.inf
             if not self.traffic.is_live and math.isinf(until_s):
                 self._stand_still()

@@ -142,6 +142,7 @@ class _Run:
             step=step,
             longest_first=self.longest_first,
             service=Service(self.engine, rollout, draws=self.draws) if self.draws else None,
+            resumed_last=rollout.resumed == "last",
         )
         before = self.cursor.skipped if isinstance(self.cursor, SelectingCursor) else None
         yield from collecting.run()

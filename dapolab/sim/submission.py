@@ -40,7 +40,9 @@ class Submission:
         keep_rows: bool,
         longest_first: LongestFirst | None = None,
         service: Service | None = None,
+        resumed_last: bool = False,
     ) -> None:
+        self._resumed_last = resumed_last
         self._result = result
         self._engine = engine
         self._stream = stream
@@ -78,22 +80,30 @@ class Submission:
         if isinstance(action, Continue):
             self._continue(action, at_s=at_s)
             return True
-        n_resumed = self._resume(action, at_s=at_s)
-        n_new = action.n - n_resumed
-        if n_new == 0:
-            return True
-        n_sent = self._again(n_new, at_s=at_s) if action.waiting else self._new(action, n_new, at_s)
-        return n_resumed + n_sent > 0
+        first = self._next_cut
+        self._next_cut = min(first + action.n, len(self._result.left))
+        indices = range(first, self._next_cut)
+        n_new = action.n - len(indices)
+        if self._resumed_last:
+            n_sent = self._fresh(action, n_new, at_s=at_s)
+            self._resume(indices, action, at_s=at_s)
+        else:
+            self._resume(indices, action, at_s=at_s)
+            n_sent = self._fresh(action, n_new, at_s=at_s)
+        return len(indices) + n_sent > 0
 
-    def _resume(self, action: Submit, *, at_s: float) -> int:
-        last = min(self._next_cut + action.n, len(self._result.left))
-        indices = range(self._next_cut, last)
-        self._next_cut = last
-        if not indices:
+    def _fresh(self, action: Submit, n: int, *, at_s: float) -> int:
+        """Submit ``n`` groups that start from their prompts; returns how many there are."""
+        if n == 0:
             return 0
+        return self._again(n, at_s=at_s) if action.waiting else self._new(action, n, at_s)
+
+    def _resume(self, indices: range, action: Submit, *, at_s: float) -> None:
+        if not indices:
+            return
         engine, result = self._engine, self._result
         if at_s > engine.now_s:
-            engine.advance(at_s)  # nothing is in flight yet: it only waits
+            engine.advance(at_s)  # nothing decodes yet: it only waits
         if action.segment_tokens is not None:
             for index in indices:
                 left = result.left[index]
@@ -109,7 +119,6 @@ class Submission:
         for index in indices:
             result.status[index] = IN_FLIGHT
             result.parts.append(Part(index - self._n_held, index, 0, self._size, at_s))
-        return len(indices)
 
     def _new(self, action: Submit, n: int, at_s: float) -> int:
         result = self._result

@@ -102,8 +102,8 @@ class Traffic:
         """Let what was interrupted go on once ``release`` is called."""
         self._stands = False
 
-    def release(self, is_wanted: Callable[[int], bool]) -> None:
-        """Queue what was interrupted of the wanted groups, before anything new.
+    def release(self, is_wanted: Callable[[int], bool], *, front: bool) -> None:
+        """Queue what was interrupted of the wanted groups, if it has not been done.
 
         Apart from ``go_on``, because the engine cannot interrupt what queues at this very instant.
         """
@@ -113,7 +113,7 @@ class Traffic:
         stopped = self.engine.resumable().tolist()
         going_on = [group for group in stopped if is_wanted(group)]
         if going_on:
-            self.engine.resume(at_s=self.engine.now_s, groups=going_on, front=True)
+            self.engine.resume(at_s=self.engine.now_s, groups=going_on, front=front)
 
     def cancel(self, groups: list[int]) -> None:
         """Abort groups that nobody wants any more."""

@@ -76,6 +76,7 @@ def cases(draw: st.DrawFn) -> Case:
         s_per_token=draw(st.sampled_from([0.0, 0.015625])),
         fetches=draw(st.integers(1, wanted)),
         reward_s=draw(st.sampled_from([0.0, 0.0, 0.125])),
+        resumed=draw(st.sampled_from(["first", "last"])),
     )
     n = draw(st.integers(1, 60))
     lengths = st.lists(st.integers(1, 30), min_size=size, max_size=size)
@@ -125,6 +126,7 @@ def scenario(
                 "groups_per_step": played.groups_per_step,
                 "group_size": size,
                 "cap_tokens": 1000,
+                "resumed": played.resumed,
             }
             | tables,
             "collector": {"kind": "streaming" if played.filters else "none"},
