@@ -210,7 +210,35 @@ def test_room_of_the_frameworks(control: dict[str, Any], expected: int) -> None:
     pipe = pipe_with(4, 5, version=3, groups_per_step=8)
     config = scenario({"kind": "fully_async", "control": control})
     schedule: Any = config.learner.schedule
-    assert room(schedule.control, pipe) == expected
+    assert room(schedule, pipe) == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "fetches", "staleness", "expected"),
+    [
+        (512, 4, 0.5, 768),  # ppo_mini_batch_size 32, require_batches 4, trigger 4 (README)
+        (512, 16, 0.1, 563),  # 32·1·1.1·16 = 563.2
+        (100, 10, 0.15, 115),  # verl: int(10·1.15·10); int(100·1.15) would be 114
+    ],
+)
+def test_quota_is_counted_as_verl_multiplies(
+    groups: int, fetches: int, staleness: float, expected: int
+) -> None:
+    schedule: Any = scenario(
+        quota(staleness, fetches_per_step=fetches), groups=groups
+    ).learner.schedule
+    assert room(schedule, Pipe(groups_per_step=groups)) == expected
+
+
+def test_a_fetch_is_require_batches_mini_batches(listed: Listed) -> None:
+    """Trigger 2, require_batches 3, mini-batches of one group: three updates of .5 s a fetch."""
+    learner = {"update_fixed_s": 0.5, "updates_per_step": 6, "sync_s": 0.25}
+    config = scenario(quota(0.0, fetches_per_step=2), groups=6, steps=2, learner=learner, slots=100)
+    done = listed(config, [1, 2, 3, 4, 5, 6])
+    # 3 groups at 3 s, 3 updates until 4.5 s; the others at 6 s, until 7.5 s; then one copy
+    assert update_s(done) == [7.75, 15.5]
+    assert (done.steps["time/update_seconds"] == 3.0).all()
+    assert (done.steps["pipeline/learner_wait_seconds"] == 3.0 + 1.5).all()
 
 
 HEAVY = {

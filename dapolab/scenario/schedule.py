@@ -99,7 +99,8 @@ class FullyAsync(Config):
     fully_async modes are quota 0 with 1 fetch (a, on-policy pipeline) and with more (b, stream),
     quota > 0 drained (c) and in flight with recomputed KV (d, partial rollout); its
     trigger_parameter_sync_step is ``fetches_per_step``, and B = trigger · require_batches ·
-    ppo_mini_batch_size.
+    ppo_mini_batch_size: a fetch is require_batches mini-batches, one update each, so
+    ``learner.updates_per_step`` is trigger · require_batches.
 
     A group that fails is replaced, whatever the control counts (AReaL's rejected ones, verl V1's
     refill); verl's fully_async ends with the first failure (on_failure "fail_run": an exception in

@@ -123,7 +123,7 @@ class Pipeline:
     def _submit(self) -> None:
         """Start as many groups as the control has room for."""
         while not self._holds and not self._out_of_data:
-            n = room(self.schedule.control, self.pipe)
+            n = room(self.schedule, self.pipe)
             if isinstance(self.scenario.collector, Streaming) and self.scenario.collector.slots:
                 n = min(n, self.scenario.collector.slots - self.pipe.n_running)
             if n <= 0:
