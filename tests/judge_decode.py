@@ -24,6 +24,8 @@ class Response:
     decoding: bool = False
     to_prefill: int = 0
     pays: bool = False
+    waits: bool = False  # its KV is held for a later stay, without the last ``missing`` tokens
+    missing: int = 0
     admit_s: float = math.nan
     first_s: float = math.nan
     end_s: float = math.nan
@@ -82,11 +84,13 @@ class Judge:
         self.now_s = 0.0
         self.finished_now = []
         self.group_end = {}
-        self.cycle = self.offset = self.n_speculated = 0
+        self.cycle = self.offset = self.n_speculated = self.n_yielded = 0
+        self.tells_each = False  # of every end, not of whole groups alone
 
     # ------------------------------------------------------------------ what the caller does
 
-    def submit(self, *, at_s, group_P, prompt_tokens_P, n_tokens_PG, members_P):
+    def submit(self, *, at_s, group_P, prompt_tokens_P, n_tokens_PG, members_P, enough=None):
+        self.tells_each = enough == 1
         lengths = iter(n_tokens_PG)
         n_groups, n_responses = len(group_P), sum(members_P)
         units = n_responses if self.h.dispatch_by == "response" else n_groups
@@ -133,7 +137,7 @@ class Judge:
             groups = [
                 g
                 for g, members in enumerate(self.groups)
-                if any(x.status in flying for x in members)
+                if any(x.status in flying or x.waits for x in members)
             ]
         ahead = {g for _, _, g in self.external}
         groups = [g for g in groups if g not in ahead]
@@ -151,11 +155,11 @@ class Judge:
                 x.abort = "keep" if keep else "drop"
                 self._wake(self.replicas[x.replica], at_s)
             else:
-                self._queue_of(x).remove(x)
+                self._leave_queue(x)
                 x.status, x.end_s = "aborted", at_s
                 for replica in self.replicas:
                     self._wake(replica, at_s)
-        elif x.status == "aborted" and x.holds_kv and not keep:
+        elif x.holds_kv and not keep:
             x.abort = "drop"
             self._wake(self.replicas[x.replica], at_s)
 
@@ -203,7 +207,37 @@ class Judge:
             found = (self.external[0][0], 1, self.external[0])
         return found
 
+    # ------------------------------------------------------------------ stays
+
+    def tell_next(self, group):
+        """Every end is told of where the caller wants the first."""
+
+    def hold(self, group, member):
+        x = self.groups[group][member]
+        replica = self.replicas[x.replica]
+        x.holds_kv = x.waits = True
+        x.missing = 0
+        replica.stored.append(x)
+        replica.prompt_ready.setdefault(group, True)
+
+    def release(self, group, member):
+        x = self.groups[group][member]
+        if x.waits:
+            self._drop(self.replicas[x.replica], x)
+            self._wake(self.replicas[x.replica], self.now_s)
+
+    def go_on(self, group, member, *, n_context, n_tokens):
+        x = self.groups[group][member]
+        x.status, x.length, x.preemptions = "aborted", n_tokens, 0
+        x.missing = n_context - x.generated if x.waits else 0
+        x.generated = n_context
+        x.admit_s = x.first_s = x.end_s = math.nan
+
     # ------------------------------------------------------------------ queues
+
+    def _leave_queue(self, x):
+        queues = [self.shared, *(replica.queue for replica in self.replicas)]
+        next(queue for queue in queues if x in queue).remove(x)
 
     def _queue_of(self, x):
         if self.h.dispatch == "shared" and not x.holds_kv:
@@ -240,13 +274,18 @@ class Judge:
     # ------------------------------------------------------------------ one iteration
 
     def stored_tokens(self, replica):
-        tokens = sum(x.generated for x in replica.stored)
+        tokens = sum(x.generated - x.missing for x in replica.stored)
         if self.h.prefix_cache:
             return tokens + sum({x.group: x.prompt for x in replica.stored}.values())
         return tokens + sum(x.prompt for x in replica.stored)
 
     def _has_prompt(self, replica, x):
         return self.h.prefix_cache and any(y.group == x.group for y in replica.stored)
+
+    def _need(self, replica, x):
+        if x.holds_kv:
+            return x.missing
+        return x.generated + (0 if self._has_prompt(replica, x) else x.prompt)
 
     def _fits(self, replica, x):
         running = replica.running()
@@ -256,21 +295,35 @@ class Judge:
         limit = self.h.max_groups_in_flight
         if limit is not None and x.group not in groups and len(groups) >= limit:
             return False
-        if self.h.kv_capacity_tokens is None or x.holds_kv:
+        if self.h.kv_capacity_tokens is None or (x.holds_kv and not x.waits):
             return True
-        need = x.generated + (0 if self._has_prompt(replica, x) else x.prompt)
-        return self.stored_tokens(replica) + need <= self.h.kv_capacity_tokens
+        return self.stored_tokens(replica) + self._need(replica, x) <= self.h.kv_capacity_tokens
+
+    def _can_take(self, replica, x):
+        """Whether x fits once all that waits on the replica, but for x itself, is gone."""
+        everything = replica.stored
+        replica.stored = [y for y in everything if y is x or not y.waits]
+        answer = self._fits(replica, x)
+        replica.stored = everything
+        return answer
+
+    def _yield_to(self, replica, x):
+        """Drop what waits, of what ended first first, until x fits; nothing if that is in vain."""
+        if self._can_take(replica, x):
+            while not self._fits(replica, x):
+                self._drop(replica, next(y for y in replica.stored if y.waits and y is not x))
+                self.n_yielded += 1
 
     def _drop(self, replica, x):
         replica.stored.remove(x)
-        x.holds_kv = x.decoding = x.pays = False
-        x.to_prefill = 0
+        x.holds_kv = x.decoding = x.pays = x.waits = False
+        x.to_prefill = x.missing = 0
         if not any(y.group == x.group for y in replica.stored):
             replica.prompt_ready.pop(x.group, None)
 
     def _evict(self, replica):
         x = replica.stored[-1]
-        x.preemptions += 1
+        x.preemptions += not x.waits
         if x.status == "running":
             x.status = "queued"
             self._drop(replica, x)
@@ -285,7 +338,8 @@ class Judge:
         if x.holds_kv:
             replica.stored.remove(x)
             replica.stored.append(x)
-            x.to_prefill = 0
+            x.to_prefill = x.missing if self.h.prefill else 0
+            x.missing, x.waits = 0, False
         else:
             cached = self._has_prompt(replica, x)
             cost = x.generated + (0 if cached else x.prompt)
@@ -335,9 +389,11 @@ class Judge:
             keep = x.abort == "keep"
             x.abort = ""
             if x.status == "finished":
+                if x.waits and not keep:
+                    self._drop(replica, x)
                 continue
             if x.status == "queued":
-                self._queue_of(x).remove(x)
+                self._leave_queue(x)
             elif x.status == "running":
                 keep = keep and x.decoding
             if x.status != "aborted":
@@ -348,6 +404,11 @@ class Judge:
         replica.evicted = False
         if self.h.kv_capacity_tokens is not None:
             while self.stored_tokens(replica) > self.h.kv_capacity_tokens:
+                waiting = [y for y in replica.stored if y.waits]
+                if waiting:
+                    self._drop(replica, waiting[0])
+                    self.n_yielded += 1
+                    continue
                 self._evict(replica)
                 replica.evicted = True
 
@@ -363,7 +424,7 @@ class Judge:
                 for r in replicas
                 if not r.evicted
                 and not r.queue
-                and (not r.running() or self._fits(r, self.shared[0]))
+                and (not r.running() or self._can_take(r, self.shared[0]))
             ]
             if not open_:
                 break
@@ -372,6 +433,7 @@ class Judge:
             self._admit(best, self.shared.pop(0), at_s)
 
     def _room(self, replica, x):
+        self._yield_to(replica, x)
         while not replica.running() and not self._fits(replica, x):
             self._evict(replica)
         return self._fits(replica, x)
@@ -463,6 +525,8 @@ class Judge:
         replica.load -= 0 if x.abort else 1
         self._drop(replica, x)
         x.status, x.end_s = "finished", at_s
-        if all(y.status == "finished" for y in self.groups[x.group]):
+        is_whole = all(y.status == "finished" for y in self.groups[x.group])
+        if is_whole:
             self.group_end[x.group] = at_s
+        if (is_whole or self.tells_each) and x.group not in self.finished_now:
             self.finished_now.append(x.group)

@@ -200,3 +200,18 @@ def test_however_often_it_is_cut_every_token_is_generated_once(
     submit(one, [[1, 1]])  # nothing of the past is left: no KV, no clock, no queue
     one.drain()
     assert one.facts().generated_tokens.tolist() == [1, 1]
+
+
+def test_kept_kv_that_yields_in_the_queue_leaves_an_admission() -> None:
+    """20 kept of 26 yield at 17 s, when the newcomer holds 7; they are admitted again at 24 s."""
+    one = engine(FLAT, prefill=False, slots=1, kv_capacity_tokens=26)
+    submit(one, [[20]])
+    cut(one, 15.0, keep_kv=True)
+    one.submit(at_s=15.0, group_P=[1], prompt_tokens_P=[PROMPT], n_tokens_PG=[[9]])
+    one.advance(15.0)
+    one.resume(at_s=15.0, groups=[0])
+    one.drain()
+    facts = one.facts()
+    assert facts.n_preemptions.tolist() == [1, 1]
+    assert facts.admit_s.tolist() == [24.0, 15.0]
+    assert facts.end_s.tolist() == [29.0, 24.0]

@@ -38,7 +38,7 @@ def compact(state: decode.State, keep: Ints, *, at_s: float) -> None:
     stored = state.response[: int(state.setting[decode.N_RESPONSES]), decode.STORED]
     if np.count_nonzero(stored) != np.count_nonzero(response[:, decode.STORED]):
         raise ValueError("reset: a group that is not kept still holds KV; abort it without keep_kv")
-    store = state.replica[:, decode.STORE].copy()
+    store = state.replica[:, [decode.STORE, decode.N_WAITING]].copy()
     _clear(state, at_s=at_s)
     n_groups, n_responses = len(keep), len(rows)
     state.setting[[decode.N_GROUPS_TOTAL, decode.N_RESPONSES]] = n_groups, n_responses
@@ -52,7 +52,7 @@ def compact(state: decode.State, keep: Ints, *, at_s: float) -> None:
     response[:, [decode.PREEMPTIONS, decode.ABORT]] = 0
     state.response[:n_responses] = response
     state.response_s[:n_responses] = decode.UNSET
-    state.replica[:, decode.STORE] = store
+    state.replica[:, [decode.STORE, decode.N_WAITING]] = store
     new_row = {int(old): new for new, old in enumerate(rows)}
     for r, chain in enumerate(residents):
         _link(state, r, [new_row[old] for old in chain])
@@ -70,9 +70,17 @@ def extend(state: decode.State, groups: Ints, n_tokens_PG: Ints) -> None:
 
 
 def go_on(state: decode.State, row: int, *, n_context: int, n_tokens: int) -> None:
-    """Let one response that reached its length go on from another context to another length."""
+    """Let one response that reached its length go on from another context to another length.
+
+    Where its KV is held, the context may only have gained tokens: these are prefilled.
+    """
     if state.response[row, decode.STATUS] != decode.FINISHED or n_context >= n_tokens:
         raise ValueError("go_on: the response has not ended, or has nothing left to generate")
+    if state.response[row, decode.STORED]:
+        gained = n_context - int(state.response[row, decode.GENERATED])
+        if gained < 0:
+            raise ValueError("go_on: held KV of another context; release it first")
+        state.response[row, decode.LEFT] = gained
     state.response[row, decode.STATUS] = decode.ABORTED
     state.response[row, decode.GENERATED] = n_context
     state.response[row, decode.LENGTH] = n_tokens

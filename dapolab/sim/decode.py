@@ -21,6 +21,10 @@ The rules are those of the design's decode iteration; this docstring fixes what 
 - A queued response is aborted at the abort's time, a running one at the first boundary ≥ it. Kept
   KV (decoding responses only) stays stored and can be evicted like any other; where nothing runs
   and the head does not fit, kept KV is evicted until it does.
+- KV can be held for a response that ended and will go on (a call of a tool). It counts, and yields:
+  to growth before anybody is evicted, and to a queue head that fits once it has yielded. The one
+  that ended first goes first, which is no preemption, and prefills all again. One that kept its KV
+  needs its own replica, room for what its context has gained, and the prefill of that.
 - Speculation (one clock a replica) is a mean field: where at most ``max_batch`` responses decode
   and nothing prefills, an iteration is a token of each at 1/E of what drafting and verifying take.
 
@@ -52,8 +56,9 @@ N_RESPONSE_COLUMNS = 16
 ADMIT_S, FIRST_S, END_S = range(3)
 # Status.
 NEW, QUEUED, RUNNING, ABORTED, FINISHED = range(5)
-# KV held: none (0), held, held by the member that pays the group's prompt.
-HELD, PAYER = 1, 2
+# KV held: none (0), held, held by the member that pays the group's prompt, held for a later stay,
+# without the last LEFT tokens of its context.
+HELD, PAYER, WAITING = 1, 2, 3
 # Abort requests.
 DROP, KEEP = 1, 2
 # Group rows (int64) and times (float64).
@@ -66,7 +71,8 @@ N_GROUP_COLUMNS, N_COUNTS = 8, 3
 N, DECODING, CONTEXT, STORE, LOAD, HEAD, TAIL, ABORTS = range(8)
 NEWEST, HEAP_SIZE, N_PREFILLING, N_FRESH, N_GROUPS, JOIN_N, JOIN_CONTEXT, EVICTED = range(8, 16)
 ITERATIONS, PEAK_STORE, PEAK_N, PHASE, TICK, JUMP, N_PREEMPTIONS, BLOCKED, CLEARED = range(16, 25)
-N_REPLICA_COLUMNS = 25
+N_WAITING = 25
+N_REPLICA_COLUMNS = 26
 # Replica and clock floats.
 BUSY_S, PREFILL_S, CONCURRENCY_S, PREFILL_NOW_S, START_S, NEXT_S, FIRST_ITERATION_S, SLOPE_S = (
     range(8)
@@ -274,21 +280,33 @@ def _clock_of(s, r):
 
 
 @_compiled
-def _fits(s, r, i):
-    """Whether ``r`` may admit response ``i`` now: slots, groups in flight, capacity."""
+def _has_place(s, r, i):
+    """Whether slots and groups in flight of ``r`` allow response ``i``."""
     if s.replica[r, N] >= s.setting[SLOTS]:
         return False
     if s.setting[TRACK_GROUPS]:
         full = s.replica[r, N_GROUPS] >= s.setting[MAX_GROUPS]
         if full and s.group[s.response[i, GROUP], N_RUNNING + 3 * r] == 0:
             return False
-    if s.setting[TRACK_STORE] and not s.response[i, STORED]:
+    return True
+
+
+@_compiled
+def _fits(s, r, i):
+    """Whether ``r`` may admit response ``i`` now: slots, groups in flight, capacity."""
+    if not _has_place(s, r, i):
+        return False
+    stored = s.response[i, STORED]
+    if s.setting[TRACK_STORE] and (stored == 0 or stored == WAITING):
         return s.replica[r, STORE] + _need(s, r, i) <= s.setting[CAPACITY]
     return True
 
 
 @_compiled
 def _need(s, r, i):
+    """Tokens that the store of ``r`` must take to have all of response ``i``."""
+    if s.response[i, STORED] == WAITING:
+        return np.int64(s.response[i, LEFT])
     g = s.response[i, GROUP]
     need = np.int64(s.response[i, GENERATED])
     if not (s.setting[CACHE] and s.group[g, N_STORED + 3 * r] > 0):
@@ -304,7 +322,7 @@ def _admit(s, r, i, now):
     s.replica[r, N] += 1
     if s.replica[r, N] > s.replica[r, PEAK_N]:
         s.replica[r, PEAK_N] = s.replica[r, N]
-    if s.response[i, PREEMPTIONS] == 0 and s.response_s[i, ADMIT_S] < 0:
+    if s.response_s[i, ADMIT_S] < 0:
         s.response_s[i, ADMIT_S] = now
     if s.setting[TRACK_GROUPS]:
         s.group[g, N_RUNNING + 3 * r] += 1
@@ -329,6 +347,12 @@ def _store(s, r, i, g):
     if s.setting[TRACK_STORE] and s.response[i, STORED]:
         _unlink_resident(s, r, i)
         _link_resident(s, r, i)
+    if s.response[i, STORED] == WAITING:
+        gained = _need(s, r, i)
+        s.replica[r, STORE] += gained
+        s.replica[r, N_WAITING] -= 1
+        s.response[i, STORED] = HELD
+        return gained if s.setting[PREFILL] else np.int64(0)
     if s.response[i, STORED]:
         return np.int64(0)
     need = _need(s, r, i)
@@ -386,8 +410,11 @@ def _vacate(s, r, i):
 def _free(s, r, i):
     """Give up the KV of response ``i``; a cached prompt goes with its last member."""
     g = s.response[i, GROUP]
-    s.response[i, STORED] = 0
     freed = np.int64(s.response[i, GENERATED])
+    if s.response[i, STORED] == WAITING:
+        freed -= s.response[i, LEFT]
+        s.replica[r, N_WAITING] -= 1
+    s.response[i, STORED] = 0
     if s.setting[CACHE]:
         s.group[g, N_STORED + 3 * r] -= 1
         if s.group[g, N_STORED + 3 * r] == 0:
@@ -480,7 +507,7 @@ def _apply_aborts(s, r, now):
         elif s.response[i, STATUS] == QUEUED:
             _unqueue(s, i)
             _end_aborted(s, i, now)
-        if s.response[i, STATUS] == ABORTED and s.response[i, STORED] and not keep:
+        if s.response[i, STORED] and not keep:
             _free(s, r, i)
         i = np.int64(s.response[i, ABORT_NEXT])
 
@@ -495,8 +522,9 @@ def _end_aborted(s, i, now):
 @_compiled
 def _evict_newest(s, r):
     i = s.replica[r, NEWEST]
-    s.response[i, PREEMPTIONS] += 1
-    s.replica[r, N_PREEMPTIONS] += 1
+    if s.response[i, STORED] != WAITING:
+        s.response[i, PREEMPTIONS] += 1
+        s.replica[r, N_PREEMPTIONS] += 1
     if s.response[i, STATUS] == RUNNING:
         _vacate(s, r, i)
         s.response[i, STATUS] = QUEUED
@@ -506,10 +534,61 @@ def _evict_newest(s, r):
 
 @_compiled_cold
 def _evict_surplus(s, r):
-    """Evict the newest until the store fits the capacity."""
+    """Let KV that waits yield, then evict the newest, until the store fits the capacity."""
     while s.replica[r, STORE] > s.setting[CAPACITY]:
+        if s.replica[r, N_WAITING] > 0:
+            _free(s, r, _longest_waiting(s, r, NONE))
+            continue
         _evict_newest(s, r)
-    s.replica[r, EVICTED] = 1
+        s.replica[r, EVICTED] = 1
+
+
+@_compiled_cold
+def _longest_waiting(s, r, but):
+    """Return the response that ended first of those with waiting KV on ``r``; −1, if ``but``."""
+    found = NONE
+    i = s.replica[r, NEWEST]
+    while i >= 0:
+        if s.response[i, STORED] == WAITING and i != but:
+            found = i
+        i = np.int64(s.response[i, OLDER])
+    return found
+
+
+@_compiled_cold
+def _fits_beside_running(s, r, i):
+    """Whether ``r`` may admit response ``i`` once all other KV that waits there has yielded."""
+    if s.replica[r, N_WAITING] == 0 or not _has_place(s, r, i):
+        return False
+    room = s.setting[CAPACITY] - s.replica[r, STORE]
+    for step in (-1, 1):  # as if they were freed, and back
+        if step > 0:
+            room -= _need(s, r, i)
+        j = s.replica[r, NEWEST]
+        while j >= 0:
+            if s.response[j, STORED] == WAITING and j != i:
+                g = s.response[j, GROUP]
+                if s.setting[CACHE]:
+                    s.group[g, N_STORED + 3 * r] += step
+                if step < 0:
+                    room += s.response[j, GENERATED] - s.response[j, LEFT]
+                    if not s.setting[CACHE] or s.group[g, N_STORED + 3 * r] == 0:
+                        room += s.group[g, PROMPT]
+            j = np.int64(s.response[j, OLDER])
+    return room >= 0
+
+
+@_compiled
+def _can_take(s, r, i):
+    """Whether ``r`` may admit response ``i`` now, KV that waits yielding where that suffices."""
+    return _fits(s, r, i) or _fits_beside_running(s, r, i)
+
+
+@_compiled_cold
+def _let_yield(s, r, i):
+    """Free waiting KV, of what ended first first, until response ``i`` fits."""
+    while not _fits(s, r, i):
+        _free(s, r, _longest_waiting(s, r, i))
 
 
 @_compiled
@@ -541,6 +620,8 @@ def _admit_queue(s, q, r, most, now):
         i = s.replica[q, HEAD]
         if i < 0:
             break
+        if s.replica[r, N_WAITING] > 0 and _fits_beside_running(s, r, i):
+            _let_yield(s, r, i)
         if s.replica[r, N] == 0:
             _make_room(s, r, i)
         if not _fits(s, r, i):
@@ -810,7 +891,7 @@ def _share(s, now):
                 continue
             if best >= 0 and s.replica[r, N] >= s.replica[best, N]:
                 continue
-            if s.replica[r, N] == 0 or _fits(s, r, i):
+            if s.replica[r, N] == 0 or _can_take(s, r, i):
                 best = r
         if best < 0 and not _restart_empty(s, now):
             break
@@ -848,7 +929,7 @@ def _offer(s, at):
         return
     for r in range(n_replicas):
         clock = _clock_of(s, r)
-        if s.replica[clock, PHASE] == IDLE or _fits(s, r, i):
+        if s.replica[clock, PHASE] == IDLE or _can_take(s, r, i):
             _wake(s, clock, at)
 
 
@@ -1010,12 +1091,13 @@ def _abort_one(s, i, at, keep):
         if not keep:
             s.response[i, ABORT] = DROP
         return
-    if status == FINISHED:
+    if status == FINISHED and not s.response[i, STORED]:
         return
-    if status != ABORTED and r >= 0:
+    is_out = status >= ABORTED
+    if not is_out and r >= 0:
         s.replica[r, LOAD] -= 1
     if s.response[i, STORED]:
-        if status == ABORTED and keep:
+        if is_out and keep:
             return
         s.response[i, ABORT] = KEEP if keep else DROP
         s.response[i, ABORT_NEXT] = s.replica[r, ABORTS]
@@ -1027,6 +1109,35 @@ def _abort_one(s, i, at, keep):
         q = np.int64(s.response[i, QUEUE])
         if q < s.setting[N_REPLICAS] and s.replica[q, HEAD] >= 0:
             _wake(s, _clock_of(s, q), at)
+
+
+@_compiled_cold
+def hold(s, i):
+    """Keep the KV of response ``i``, which ended at this instant, for a later stay."""
+    r = np.int64(s.response[i, REPLICA])
+    s.replica[r, STORE] += _need(s, r, i)
+    s.replica[r, N_WAITING] += 1
+    s.response[i, STORED] = WAITING
+    s.response[i, LEFT] = 0
+    if s.setting[CACHE]:
+        s.group[s.response[i, GROUP], N_STORED + 3 * r] += 1
+    if s.setting[TRACK_STORE]:
+        _link_resident(s, r, i)
+
+
+@_compiled_cold
+def release(s, i, at):
+    """Give up KV that ``hold`` kept, now: the next iteration has the room."""
+    if s.response[i, STORED] != WAITING:
+        return
+    r = np.int64(s.response[i, REPLICA])
+    clock = _clock_of(s, r)
+    _wake(s, clock, at)
+    if s.replica[clock, PHASE] == JUMPING and s.replica[r, N] > 0:
+        # the iterations until then began with it in store
+        peak = s.replica[r, STORE] + s.replica[r, DECODING] * (s.replica[clock, JUMP] - 1)
+        s.replica[r, PEAK_STORE] = max(s.replica[r, PEAK_STORE], peak)
+    _free(s, r, i)
 
 
 # ------------------------------------------------------------------------------------ main loop

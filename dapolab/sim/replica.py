@@ -316,7 +316,7 @@ class Engine:
         A queued response leaves at once, a running one at its replica's first boundary ≥ ``at_s``;
         one that reaches its length there has finished. Submissions at this very instant come after.
         ``keep_kv`` leaves the KV of decoding responses on their replica for ``resume``; a later
-        abort without it gives that KV up.
+        abort without it gives that KV up, and what ``hold`` kept.
         """
         self._check_now(at_s, "abort")
         setting = self._state.setting
@@ -324,6 +324,8 @@ class Engine:
         if groups is None:
             wanted = np.arange(total, dtype=np.int64)
             wanted = wanted[self._state.group[:total, decode.LIVE] > 0]
+            if self._state.replica[:, decode.N_WAITING].any():
+                wanted = np.union1d(wanted, self._holders())
         else:
             wanted = self._known(groups)
         decode.abort(self._state, at_s, wanted, keep_kv)
@@ -376,19 +378,40 @@ class Engine:
         """Let ``group`` count as finished with its next response (as with ``enough`` = 1)."""
         self._state.group[group, decode.UNFINISHED] = 1
 
+    def hold(self, group: int, member: int) -> None:
+        """Keep the KV of a response that ended at this instant, until it goes on or ``release``.
+
+        Raises
+        ------
+        ValueError
+            A response that did not end now, or whose KV is held already.
+        """
+        row, state = self._row(group, member), self._state
+        has_ended = state.response[row, decode.STATUS] == decode.FINISHED
+        if not has_ended or state.response_s[row, decode.END_S] != self.now_s:
+            raise ValueError("hold: the response does not end at this instant")
+        if state.response[row, decode.STORED]:
+            raise ValueError("hold: its KV is held already")
+        decode.hold(state, row)
+
+    def release(self, group: int, member: int) -> None:
+        """Give up the KV that ``hold`` kept of a response, if it is still there."""
+        decode.release(self._state, self._row(group, member), self.now_s)
+
     def go_on(self, group: int, member: int, *, n_context: int, n_tokens: int) -> None:
         """Let one response that ended go on from ``n_context`` tokens to ``n_tokens``.
 
         ``resume`` queues it again; ``tell_next`` holds for the group. Its times and preemptions are
-        forgotten: they are the new stay's (see ``stay``).
+        forgotten: they are the new stay's (see ``stay``). Where its KV is held and has not yielded,
+        it prefills what the context gained; else prompt and context.
         """
-        row = int(self._state.group[group, decode.FIRST]) + member
+        row = self._row(group, member)
         go_on(self._state, row, n_context=n_context, n_tokens=n_tokens)
         self.tell_next(group)
 
     def stay(self, group: int, member: int) -> Stay:
         """Return the present stay of a response that ended, its prompt's submission as its own."""
-        row = int(self._state.group[group, decode.FIRST]) + member
+        row = self._row(group, member)
         response, times = self._state.response[row], self._state.response_s[row]
         first_s = float(times[decode.FIRST_S])
         return Stay(
@@ -429,6 +452,15 @@ class Engine:
     def _check_now(self, at_s: float, what: str) -> None:
         if at_s != self.now_s:
             raise ValueError(f"{what} at {at_s} s, but the engine stands at {self.now_s} s")
+
+    def _row(self, group: int, member: int) -> int:
+        return int(self._state.group[group, decode.FIRST]) + member
+
+    def _holders(self) -> NDArray[np.int64]:
+        """Return the groups of which ``hold`` keeps KV."""
+        rows = self._state.response[: int(self._state.setting[decode.N_RESPONSES])]
+        waiting = rows[:, decode.STORED] == decode.WAITING
+        return np.asarray(rows[waiting, decode.GROUP], dtype=np.int64)
 
     def _known(self, groups: Sequence[int]) -> NDArray[np.int64]:
         wanted = np.array(groups, dtype=np.int64).reshape(-1)
