@@ -51,13 +51,6 @@ def test_a_difficulty_law_of_the_wrong_shape_fails_it_though_the_mixed_share_hol
     assert found["mixed share"].verdict != "fails"
 
 
-def test_a_law_of_the_right_shape_holds_it():
-    rng = np.random.default_rng(2)
-    p = 1 / (1 + np.exp(-rng.normal(1.0, 1.5, 1500)))
-    fit = fit_workload(groups_of(rng.binomial(8, p)), selection="all", n_draws=100)
-    assert {g.quantity: g.verdict for g in fit.goodness}[NAME] == "holds"
-
-
 def test_without_mixed_groups_it_is_skipped_and_said():
     fit = fit_workload(groups_of([8] * 30 + [0] * 30), selection="all", n_draws=100)
     assert [g.quantity for g in fit.goodness] == ["mixed share"]

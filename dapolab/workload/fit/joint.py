@@ -27,6 +27,7 @@ from dapolab.workload.fit.plan import (
 from dapolab.workload.fit.progress import Progress
 from dapolab.workload.fit.result import FittedWorkload, Goodness
 from dapolab.workload.fit.rows import Rows, prepare
+from dapolab.workload.fit.unsolvable import ask_unsolvable
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +75,8 @@ def fit_workload(
     warnings += said
     problem, missing = plan(rows, selection, degenerate)
     with Progress(total=3 + N_FOLDS * goodness, shown=progress) as bar:
-        settled = settle(rows, problem)
+        settled, said = ask_unsolvable(rows, settle(rows, problem))
+        warnings += said
         likelihood, theta = settled.likelihood, settled.theta_K
         bar.advance("curvature")
         optimum = describe(likelihood, theta)
@@ -183,6 +185,7 @@ def _flat(likelihood: Likelihood, optimum: Optimum) -> list[tuple[str, str]]:
         "log_between": "prompt_share",
         "log_within": "sigma",
         "log_sd_logit": "sd_logit",
+        "unsolvable_logit": "unsolvable_share",
         "atanh_correlation": "correlation",
         "loop_logit": "loop_share",
         "log_loop_sd": "loop_sd_logit",

@@ -7,6 +7,9 @@ the posterior's own scale), the loop effect and z₂ (both trapezoid).
 
 A stopped row contributes (1 − λ)·p^c (1 − p)^(1−c)·φ(log length | level + δ·c); a truncated row,
 whose verdict is treated as missing, λ + (1 − λ)·[p·S₁(c) + (1 − p)·S₀(c)].
+
+With a share u of unsolvable prompts it is (1 − u)·(that) + u·(the same at p = 0): they have lengths
+and loops like all others, z₂ included.
 """
 
 from functools import lru_cache
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dapolab.workload.difficulty import normal_nodes
-from dapolab.workload.fit.problem import NAMES, NO_LOOPS, Problem, location
+from dapolab.workload.fit.problem import ALL_SOLVABLE, NAMES, NO_LOOPS, Problem, location
 from dapolab.workload.fit.rows import Rows
 
 Floats = NDArray[np.float64]
@@ -73,6 +76,11 @@ class Likelihood:
         values[self._index] = theta
         return dict(zip(NAMES, values.tolist(), strict=True))
 
+    @property
+    def compositions(self) -> tuple[Floats, Floats]:
+        """Right answers and judged answers of each unit, cut ones left out where lengths count."""
+        return self._right_U, self._stopped_U
+
     def spreads(self, named: dict[str, float]) -> tuple[float, float]:
         """Return the between and within sd of log length."""
         within, share = np.exp(named["log_within"]), self.problem.prompt_share
@@ -93,9 +101,23 @@ class Likelihood:
             log_f += self._stopped_lengths(named)
             log_f += self._never_stopped(named, special.expit(logit))
         out = np.asarray(special.logsumexp(log_f, axis=1))
+        if named["unsolvable_logit"] != ALL_SOLVABLE:
+            out = self._with_unsolvable(named, out)
         if self.problem.kept:
             out = out + self._selected(named)
         return out
+
+    def _with_unsolvable(self, named: dict[str, float], solvable_U: Floats) -> Floats:
+        """Mix in the likelihood at pass rate 0, which a right answer rules out."""
+        logit = named["unsolvable_logit"]
+        log_f = np.zeros((len(self._n_U), len(self._z2))) + np.log(self._weight2)
+        if self.problem.lengths:
+            log_f += self._stopped_lengths(named)
+            log_f += self._never_stopped(named, np.zeros(len(self._z2)))
+        never_U = np.where(self._right_U > 0, -np.inf, special.logsumexp(log_f, axis=1))
+        return np.logaddexp(
+            special.log_expit(-logit) + solvable_U, special.log_expit(logit) + never_U
+        )
 
     def _logits(self, named: dict[str, float]) -> Floats:
         sd = float(np.exp(named["log_sd_logit"]))

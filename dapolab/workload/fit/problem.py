@@ -15,6 +15,7 @@ NAMES = (
     "loop_logit",
     "log_loop_sd",
     "atanh_loop_correlation",
+    "unsolvable_logit",
 )
 BOUNDS = {
     "log_median": (0.0, 16.0),
@@ -27,8 +28,10 @@ BOUNDS = {
     "loop_logit": (-11.0, 5.0),
     "log_loop_sd": (-3.0, 1.0),
     "atanh_loop_correlation": (-2.3, 2.3),
+    "unsolvable_logit": (-9.0, 9.0),
 }
 NO_LOOPS = -np.inf
+ALL_SOLVABLE = -np.inf
 # Loops that cluster in few prompts need a wide loop effect, and that needs more nodes.
 WIDE_LOOP_NODES, WIDE_LOG_LOOP_SD = 31, 1.8
 
