@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapolab.objective import Batch, correct, gradient_weights, policy_loss
+from dapolab.recipes import find
 from dapolab.scenario import (
     Objective,
     PpoClip,
@@ -113,6 +114,28 @@ def test_what_stays_keeps_its_weight_and_what_goes_still_counts(estimator, aggre
     # At these ratios nothing is clipped, so that each loss is its own derivative.
     assert loss.value.item() == pytest.approx(gradient.sum().item(), rel=1e-12)
     assert loss.metrics["sampler/rejected_share"].item() == pytest.approx(n_out / 8)
+
+
+def test_prime_rl_s_ipo_masks_what_moved_from_the_sampler_either_way() -> None:
+    """ipo_loss_fn: −A·π/μ where |π − μ| ≤ eps, over all tokens; no old policy at all."""
+    config = find("prime-rl-ipo").objective
+    current = torch.tensor([[math.log(x or 0.5) for x in row] for row in Q], dtype=F)
+    gradient = torch.zeros(3, 3, dtype=F)
+    for i, row in enumerate(TV):
+        for t, moved in enumerate(row):
+            if moved <= 0.25:
+                gradient[i, t] = -A[i] * Q[i][t] / P[i][t] / 8
+    batch = replace(batch_of(), logp=current, old_logp=None)
+    narrow = config.sampler.rejection[0].model_copy(update={"upper": 0.26})
+    rule = config.sampler.model_copy(update={"rejection": (narrow,)})
+    config = config.model_copy(update={"sampler": rule})
+    logp = current.clone().requires_grad_()
+    loss = policy_loss(replace(batch, logp=logp), config)
+    (by_autograd,) = torch.autograd.grad(loss.value, logp)
+    torch.testing.assert_close(gradient_weights(batch, config), gradient, rtol=1e-12, atol=0)
+    torch.testing.assert_close(by_autograd, gradient, rtol=1e-12, atol=0)
+    assert (gradient[MASK != 0] == 0).sum() == 1  # 0.4 against 0.7
+    assert loss.value.item() == pytest.approx(gradient.sum().item(), rel=1e-12)
 
 
 def test_a_token_that_has_not_moved_is_never_out() -> None:

@@ -38,8 +38,8 @@ trl-1.16-grpo trl-1.16-bnpo trl-1.16-dr_grpo trl-1.16-dapo trl-1.16-cispo trl-1.
 trl-1.16-luspo trl-1.16-vespo trl-1.10-grpo trl-1.10-bnpo trl-1.10-dr_grpo trl-1.10-dapo
 trl-1.10-cispo trl-1.10-sapo trl-1.10-luspo trl-1.10-vespo 06-grpo 06-dapo openrlhf
 verl-2025-12-01-sum-norm verl-2025-12-17-seq-mean verl-0.9.1-bypass-geo-rs verl-0.9.1-bypass-k3-rs
-openrlhf-gspo openrlhf-binary-kl slime slime-per-token prime-rl areal nemo-rl nemo-rl-dapo skyrl
-skyrl-prompt-mean roll tinker-ppo tinker-cispo ms-swift-dapo open-instruct dr-grpo grpo
+openrlhf-gspo openrlhf-binary-kl slime slime-per-token prime-rl prime-rl-ipo areal nemo-rl skyrl
+nemo-rl-dapo skyrl-prompt-mean roll tinker-ppo tinker-cispo ms-swift-dapo open-instruct dr-grpo grpo
 """
 
 

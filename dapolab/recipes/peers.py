@@ -8,9 +8,9 @@ from dapolab.scenario.aggregation import (
     TokenMean,
     TokenSum,
 )
-from dapolab.scenario.clip import CispoClip, DppoTvClip, PpoClip
+from dapolab.scenario.clip import CispoClip, DppoTvClip, NoClip, PpoClip
 from dapolab.scenario.collector import FilterNoRefill, NoFilter
-from dapolab.scenario.objective import Kl, Objective, SamplerCorrection
+from dapolab.scenario.objective import Kl, Objective, Rejection, SamplerCorrection
 
 _SYMMETRIC = PpoClip(low=0.2, high=0.2)
 _SLIME = Evidence("read", "THUDM/slime 624b824", "2026-08-21")
@@ -83,6 +83,32 @@ RECIPES: tuple[Recipe, ...] = (
             "removed since (pull 3418, opened 2026-08-27): the default is ipo now",
             "responses of advantage 0 are pruned after the batch was cut: it shrinks",
             "ten empty batches in a row end the run",
+        ),
+    ),
+    Recipe(
+        id="prime-rl-ipo",
+        framework="prime-rl",
+        version="pull 3586",
+        summary="IPO, its default since: tokens out that moved by more than 0.3 either way",
+        objective=Objective(
+            advantage=MeanOnlyAdvantage(),
+            clip=NoClip(),
+            aggregation=TokenMean(),
+            sampler=SamplerCorrection(
+                bypass=True,
+                rejection=(Rejection(estimator="tv", level="token", scope="token", upper=0.3),),
+            ),
+            degenerate_groups="out",
+        ),
+        batch=_AGAINST_SAMPLER,
+        when_no_signal="skip",
+        evidence=Evidence("read", "PrimeIntellect-ai/prime-rl pull 3586", "2026-09-18"),
+        source=("src/prime_rl/trainer/rl/loss.py (ipo_loss_fn)", "configs/trainer.py"),
+        notes=(
+            "pull 3418 (2026-08) made it the default, with eps 0.1 and 1e-3·(log r)²; 3586 set "
+            "0.3 and dropped the penalty",
+            "unlike DPPO's mask, whichever way the advantage pushes",
+            "later versions cap the ratio at 1e4 as well",
         ),
     ),
     Recipe(
