@@ -8,7 +8,7 @@ PAGES  ?= .venv-browser
 OPENRLHF_WHEEL = --only-binary=:all: --implementation cp --python-version 3.11 --platform manylinux1_x86_64
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 
-.PHONY: lab test check conformance browser bench figures clean
+.PHONY: lab test check mutants conformance browser bench clean
 
 $(VENV)/.core: pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
@@ -31,6 +31,9 @@ check: $(VENV)/.test  ## style, types, architecture
 
 test: check  ## everything that gates a change
 	$(BIN)/python -m pytest -n 2
+
+mutants: $(VENV)/.test  ## wrong objectives, one after the other: each must turn a test red
+	$(BIN)/python -m tests.mutants
 
 $(JUDGES)/.ready: requirements/conformance.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)) and "make conformance needs Python 3.11 or 3.12 (verl 0.9.1 and TRL 1.16.0 run there); set PYTHON=")'
