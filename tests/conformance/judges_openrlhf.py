@@ -35,7 +35,7 @@ def _load() -> ModuleType:
                 sys.modules[name] = module
 
 
-_LOSS = _load()
+PolicyLoss: Any = _load().PolicyLoss
 
 
 def policy_loss(
@@ -61,7 +61,7 @@ def policy_loss(
     settings
         Of ``PolicyLoss``.
     """
-    judge = _LOSS.PolicyLoss(token_level_loss=not by_sample, **settings)
+    judge = PolicyLoss(token_level_loss=not by_sample, **settings)
     counts = {
         "dp_size": len(micros),
         "batch_num_tokens": float(mask.sum()),
@@ -85,6 +85,6 @@ def policy_loss(
 
 def filtered_share(*, old: Tensor, sampler: Tensor, mask: Tensor, **settings: Any) -> float:
     """Return the share of tokens, or of responses, that a correction drops, as it logs it."""
-    judge = _LOSS.PolicyLoss(**settings)
+    judge = PolicyLoss(**settings)
     *_, share = judge(old, old, torch.ones_like(old), action_mask=mask, rollout_log_probs=sampler)
     return float(share)

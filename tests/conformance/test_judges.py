@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import counterparts_openrlhf as openrlhf_pairs
 import counterparts_trl as trl_pairs
 import counterparts_verl as pairs
+import judges_openrlhf as openrlhf
 import judges_trl as trl
 import judges_verl as verl
 import pytest
@@ -26,6 +28,7 @@ Note = Callable[..., None]
 def test_the_judges_are_the_pinned_versions() -> None:
     assert importlib.metadata.version("verl") == "0.9.1"
     assert importlib.metadata.version("trl") == "1.16.0"
+    assert importlib.metadata.version("openrlhf") == "0.11.2"
 
 
 def test_every_policy_loss_of_verl_has_a_counterpart() -> None:
@@ -54,6 +57,21 @@ def test_every_loss_type_and_level_of_trl_is_judged() -> None:
     levels = _compared_with("self.importance_sampling_level")
     assert levels == set(trl_pairs.LEVELS)
     assert set(trl_pairs.PAIRS) == {(a, b) for a in found for b in levels}
+
+
+def test_every_loss_and_gate_of_openrlhf_is_judged() -> None:
+    """The words that PolicyLoss accepts, off its source, against those of the judged settings."""
+    code = inspect.getsource(openrlhf.PolicyLoss)
+    for name in ("level", "mode", "gating"):
+        accepted = re.search(rf"is_correction_{name} not in \{{(.*?)\}}", code)
+        assert accepted is not None
+        words = set(re.findall(r'"(\w+)"', accepted[1]))
+        given = [settings for settings, _ in openrlhf_pairs.CORRECTIONS.values()]
+        default = {"level": "off", "mode": "mask", "gating": "ratio"}[name]
+        assert {s.get(f"is_correction_{name}", default) for s in given} == words
+    types = set(re.findall(r'self\.policy_loss_type == "(\w+)"', code))
+    given = [settings for settings, _ in openrlhf_pairs.LOSSES.values()]
+    assert {s.get("policy_loss_type", "ppo") for s in given} == types
 
 
 def _compared_with(name: str) -> set[str]:
