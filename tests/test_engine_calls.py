@@ -152,6 +152,7 @@ def test_an_abort_gives_up_what_is_held() -> None:
     engine.abort(at_s=8.0)
     engine.drain()
     assert [STATUS_NAMES[k] for k in engine.facts().status] == ["finished", "aborted"]
+    assert (engine._state.response[:2, decode.STORED] == 0).all()
     submit(engine, [1], prompt=15)
     engine.drain()
     assert engine.now_s == 9
@@ -160,7 +161,7 @@ def test_an_abort_gives_up_what_is_held() -> None:
 
 def test_what_cannot_be_held_is_refused() -> None:
     engine = new_engine([3, 9])
-    with pytest.raises(ValueError, match="does not end at this instant"):
+    with pytest.raises(ValueError, match="has not just ended"):
         engine.hold(0, 0)
     run_to(engine, 3.0, hold=[0])
     with pytest.raises(ValueError, match="held already"):
@@ -169,5 +170,5 @@ def test_what_cannot_be_held_is_refused() -> None:
         engine.go_on(0, 0, n_context=2, n_tokens=5)
     run_to(engine, 4.0)
     engine.release(0, 0)
-    with pytest.raises(ValueError, match="does not end at this instant"):
+    with pytest.raises(ValueError, match="has not just ended"):
         engine.hold(0, 0)

@@ -262,11 +262,14 @@ def test_turns_wait_for_their_tools(play: Play) -> None:
     assert sorted(run.responses["outcome"]) == ["finished", "finished", "tool", "tool"]
 
 
-def test_a_turn_prefills_prompt_answer_so_far_and_tool_result(play: Play) -> None:
+@pytest.mark.parametrize(("kv", "prefill_s"), [("recomputed", 2.0), ("kept", 0.6)])
+def test_a_turn_prefills_prompt_answer_so_far_and_tool_result(
+    play: Play, kv: str, prefill_s: float
+) -> None:
     """Prompt 10 at 0.1 s a token: 1 s; 4 tokens; call; 10 + 4 + 6 tokens: 2 s; 4 tokens.
 
-    The first token of each stay comes with its prefill's iteration, so a stay of m tokens takes
-    m − 1 seconds more than that.
+    Where KV is kept over the call, the 6 tokens of the result alone. The first token of each stay
+    comes with its prefill's iteration, so a stay of m tokens takes m − 1 seconds more than that.
     """
     law = {"kind": "affine", "a_s": 1.0, "b_s": 0.0, "c_s": 0.0, "prefill_s": 0.1}
     run = play(
@@ -275,16 +278,17 @@ def test_a_turn_prefills_prompt_answer_so_far_and_tool_result(play: Play) -> Non
             groups=1,
             size=1,
             hardware={"law": law, "prefill": True},
-            tools={"median_s": 5.0, "result_tokens": 6},
+            tools={"median_s": 5.0, "result_tokens": 6, "kv": kv},
         ),
         [[8]],
         [MIXED],
     )
-    first_s, second_s = (1 + 1) + 3, (1 + 2) + 3
+    first_s, second_s = (1 + 1) + 3, (1 + prefill_s) + 3
     assert metrics(run)["time/rollout_seconds"] == pytest.approx(first_s + 5 + second_s)
     assert metrics(run)["rollout/completion_tokens"] == 8
 
 
+@pytest.mark.parametrize("kv", ["recomputed", "kept"])
 @pytest.mark.parametrize(
     ("on_timeout", "rollout_s", "status", "n_truncated", "accuracy"),
     [
@@ -300,12 +304,13 @@ def test_three_ends_of_a_call_that_takes_too_long(
     status: str,
     n_truncated: int,
     accuracy: float,
+    kv: str,
 ) -> None:
     """Response 0.0 (8 tokens, right) calls at 4 for 99 s; its peer is done at 1 + 1 + 1."""
     settings = scenario(
         "none",
         groups=1,
-        tools={"median_s": 1.0, "timeout_s": 2.0, "on_timeout": on_timeout},
+        tools={"median_s": 1.0, "timeout_s": 2.0, "on_timeout": on_timeout, "kv": kv},
         failures={},
     )
     row = metrics(run := play(settings, [[8, 2]], [MIXED], call_s={(0, 0): [99.0]}))

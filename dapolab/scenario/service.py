@@ -46,12 +46,19 @@ class Failures(Config):
 class ToolCalls(Seconds):
     """Turns with a call of a tool or an environment in between.
 
-    A response of L tokens has equal turns. While a tool runs, it has neither a slot nor KV; then it
-    queues again, last, and prefills all it has so far.
+    A response of L tokens has equal turns. While a tool runs, it has no slot; then it queues again,
+    last. Kept KV stays on its replica and in its capacity, as in the prefix caches of vLLM and
+    SGLang. It yields, the one that called first before the others, to what decodes and grows
+    (before that is preempted), and to a queue head that fits then.
     """
 
     turns: int = Field(2, ge=2, description="of a response; one of fewer tokens has fewer")
     result_tokens: int = Field(0, ge=0, description="context that a call adds; not generated")
+    kv: Literal["recomputed", "kept"] = Field(
+        "recomputed",
+        description="given up during a call, so that prompt, answer and result are prefilled after "
+        "it; or kept, so that the result alone is",
+    )
     on_timeout: Literal["go_on", "truncate", "fail"] = Field(
         "go_on",
         description="the model reads of the timeout and goes on; the response ends there as "

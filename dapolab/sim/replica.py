@@ -379,17 +379,20 @@ class Engine:
         self._state.group[group, decode.UNFINISHED] = 1
 
     def hold(self, group: int, member: int) -> None:
-        """Keep the KV of a response that ended at this instant, until it goes on or ``release``.
+        """Keep the KV of a response that has just ended, until it goes on or ``release``.
 
         Raises
         ------
         ValueError
-            A response that did not end now, or whose KV is held already.
+            A response that has not ended, or after whose end its replica went on; KV that is held
+            already.
         """
         row, state = self._row(group, member), self._state
+        clock = 0 if self._hardware.lockstep else int(state.response[row, decode.REPLICA])
         has_ended = state.response[row, decode.STATUS] == decode.FINISHED
-        if not has_ended or state.response_s[row, decode.END_S] != self.now_s:
-            raise ValueError("hold: the response does not end at this instant")
+        is_last = state.response_s[row, decode.END_S] == state.replica_s[clock, decode.START_S]
+        if not has_ended or not is_last or state.replica[clock, decode.PHASE] == decode.JUMPING:
+            raise ValueError("hold: the response has not just ended")
         if state.response[row, decode.STORED]:
             raise ValueError("hold: its KV is held already")
         decode.hold(state, row)

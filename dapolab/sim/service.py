@@ -7,7 +7,8 @@ is a timer here or another stay in the engine. A group is told of once all of it
 What the frameworks leave open:
 
 - A stay ends at a token: the end of the response, of a turn, or the one at which it fails. The next
-  stay queues at the back and prefills prompt and all it has; a new sampling has the prompt alone.
+  stay queues at the back and prefills prompt and all it has, or what a call added where KV is kept;
+  a new sampling has the prompt alone. A call that does not return to the engine gives the KV up.
 - Scores are given out in the order of last tokens (submission order at one instant); a score's time
   limit runs from its start. Those of aborted responses are given all the same: workers stay busy.
 - A group that needs only some of its responses (``enough``) takes those whose last tokens came
@@ -61,6 +62,7 @@ class Service:
         self._reward = rollout.reward or RewardService()
         self._failures = rollout.failures or Failures()
         self._tools = rollout.tools
+        self._holds_kv = rollout.tools is not None and rollout.tools.kv == "kept"
         self._groups: dict[int, Group] = {}
         self._timers: list[tuple[float, int, int, int]] = []
         self._serial = count()
@@ -242,6 +244,8 @@ class Service:
             seconds = float(group.luck.call_s_KC[group.first + member, response.n_calls])
             is_late = tools.timeout_s is not None and seconds > tools.timeout_s
             response.state = CALLING
+            if self._holds_kv:
+                self._engine.hold(g, member)
             self._n_calling += 1
             self._timer(at_s + (tools.timeout_s or 0.0 if is_late else seconds), g, member)
 
@@ -262,6 +266,8 @@ class Service:
         response.state = DECODING
         if tools.timeout_s is not None and seconds > tools.timeout_s:
             self.timed_out[g] = self.timed_out.get(g, 0) + 1
+            if tools.on_timeout != "go_on":
+                self._engine.release(g, member)
             if tools.on_timeout == "fail":
                 self._fail(g, member, "a tool did not answer in time")
                 return

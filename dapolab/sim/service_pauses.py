@@ -17,11 +17,14 @@ class PausingService(Service):
     def halt(self, *, keep_kv: bool) -> list[int]:
         """Stop every replica at its next boundary; return the groups that came back by then.
 
-        Until ``end_halt`` what a call returns to waits with what was interrupted.
+        Until ``end_halt`` what a call returns to waits with what was interrupted. Without
+        ``keep_kv`` the KV over calls is given up too.
         """
         self.is_halted = True
         self._engine.abort(at_s=self._engine.now_s, keep_kv=keep_kv)
+        holds_kv, self._holds_kv = self._holds_kv, self._holds_kv and keep_kv
         self._hear(self._engine.drain())
+        self._holds_kv = holds_kv
         self._ring_due()
         return self._take_returned()
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dapolab.scenario import COLLECTOR_KINDS, Scenario, build
+from dapolab.sim.replica import Engine
 from dapolab.sim.run import SimRun, simulate
+from tests.properties.test_decode_calls import nothing_leaks
 from tests.properties.test_simulate_properties import (
     CAP,
     GUARDED,
@@ -46,6 +48,8 @@ def served(draw: st.DrawFn) -> Scenario:
         "tools": seconds
         | {
             "turns": draw(st.sampled_from([2, 3])),
+            "result_tokens": draw(st.sampled_from([0, 2])),
+            "kv": draw(st.sampled_from(["recomputed", "kept"])),
             "on_timeout": draw(st.sampled_from(["go_on", "truncate", "fail"])),
         },
         "failures": {
@@ -59,6 +63,8 @@ def served(draw: st.DrawFn) -> Scenario:
     document["rollout"] |= {name: tables[name] for name in chosen}
     if "leftovers" in document["collector"]:
         document["collector"]["leftovers"] = "abort"
+    if "tools" in chosen and document["hardware"]["kv_capacity_tokens"] is not None:
+        document["hardware"]["kv_capacity_tokens"] += 4  # the results of two calls
     for name in ("max_num_gen_batches", "max_sample_batches"):  # 0 waits for ever where all fail
         if document["collector"].get(name) == 0:
             document["collector"][name] = 2
@@ -166,6 +172,60 @@ def test_tables_that_change_nothing_change_nothing(scenario: Scenario) -> None:
         plain.groups.drop(columns=columns), other.groups.drop(columns=columns), rtol=1e-9
     )
     assert plain.ended == other.ended
+
+
+@settings(max_examples=25)
+@given(served())
+def test_no_slot_and_no_kv_is_left_at_the_end_of_a_step(scenario: Scenario) -> None:
+    document = scenario.model_dump()
+    if document["rollout"]["tools"] is None:
+        document["rollout"]["tools"] = {"median_s": 0.05, "sigma": 1.0}
+    document["rollout"]["tools"]["kv"] = "kept"
+    forget = Engine.reset
+
+    def watched(engine: Engine, **settings_: Any) -> None:
+        nothing_leaks(engine)
+        forget(engine, **settings_)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "reset", watched)
+        run_or_none(build(document))
+
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"kind": "sync"},
+    {"kind": "one_step_off"},
+    {"kind": "fully_async", "weights": "in_flight", "kv": "kept"},
+    {"kind": "fully_async", "weights": "in_flight", "kv": "recomputed"},
+    {"kind": "fully_async", "weights": "drained"},
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_kv_kept_over_calls_saves_prefill_and_nothing_else(schedule: dict[str, Any]) -> None:
+    """Without prefill and a limit on memory it changes no time; with prefill it saves some."""
+
+    def rollout_s(kv: str, *, prefill: bool) -> pd.DataFrame:
+        tools = {"median_s": 0.3, "sigma": 0.5, "turns": 3, "result_tokens": 50, "kv": kv}
+        law = {"kind": "affine", "a_s": 0.01, "b_s": 1e-4, "c_s": 1e-7, "prefill_s": 1e-3}
+        scenario = {
+            "workload": {"kind": "independent", "prompts": {"tokens_median": 200}},
+            "rollout": {"groups_per_step": 3, "group_size": 4, "cap_tokens": 300, "tools": tools},
+            "collector": {"kind": "none"},
+            "hardware": {"law": law, "prefill": prefill, "replicas": 2, "slots": 8},
+            "learner": {"schedule": schedule, "gpus": None if schedule["kind"] == "sync" else 1},
+            "run": {"steps": 4},
+        }
+        return simulate(build(scenario), seed=3).steps
+
+    free = [rollout_s(kv, prefill=False) for kv in ("kept", "recomputed")]
+    memory = ["engine/peak_kv_tokens"]
+    pd.testing.assert_frame_equal(*(steps.drop(columns=memory) for steps in free))
+    assert (free[0][memory] >= free[1][memory]).all(axis=None)
+    kept, recomputed = (
+        rollout_s(kv, prefill=True)["time/step_seconds"].sum() for kv in ("kept", "recomputed")
+    )
+    assert kept < recomputed
 
 
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTOR_KINDS if kind not in RESUMING])
