@@ -99,7 +99,7 @@ def _why_nothing(scenario: Scenario) -> str | None:
     if rollout.group_size == 1 and scenario.collector.kind != "none":
         return "groups of one have no spread; whether they are kept is a setting, not a chance"
     drift = getattr(scenario.workload, "drift", None)
-    if drift is not None and (drift.logit_per_step or drift.log_tokens_per_step):
+    if drift is not None and drift.moves:
         return "the workload drifts, the closed forms are for one state of it"
     if scenario.rollout.selection.kind != "uniform":
         return "prompts are selected, the closed forms draw them as they come"

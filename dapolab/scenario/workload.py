@@ -21,10 +21,32 @@ class Prompts(Config):
 
 
 class Drift(Config):
-    """How the workload moves with the number of trained steps, the same for all policies."""
+    """How the workload moves: with the trained steps, or with a prompt's own visits.
+
+    By step it moves the same for all policies. By visit a prompt moves each time that one of its
+    groups is trained, and policies part with what they train: an assumption, since no measurement
+    tells how much of a prompt's gain is its own. Where every prompt is trained once an epoch both
+    are the same from epoch to epoch: B/N of a visit a step (B groups a step, N prompts).
+    """
 
     logit_per_step: float = Field(0.0, description="added to each prompt's logit pass rate, a step")
     log_tokens_per_step: float = Field(0.0, description="added to each log length, a step")
+    logit_per_visit: float = Field(
+        0.0, description="added to a prompt's logit each time it is trained (an assumption)"
+    )
+    log_tokens_per_visit: float = Field(
+        0.0, description="added to its log length each time it is trained (an assumption)"
+    )
+
+    @property
+    def by_visit(self) -> bool:
+        """Whether a prompt moves with its own visits."""
+        return bool(self.logit_per_visit or self.log_tokens_per_visit)
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything moves."""
+        return self.by_visit or bool(self.logit_per_step or self.log_tokens_per_step)
 
 
 class JointWorkload(Config):

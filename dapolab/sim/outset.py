@@ -15,6 +15,7 @@ from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream, Scores
 from dapolab.sim.selection import new_selector
 from dapolab.workload.model import PromptStream
+from dapolab.workload.visits import Visits
 
 COMPLETED = "completed"
 DATA_EXHAUSTED = "data exhausted"
@@ -67,6 +68,8 @@ class Outset:
     cursor: PromptCursor | SelectingCursor
     seed: int
     longest_first: LongestFirst | None = None
+    visits: Visits | None = None
+    """To be told what is trained, where the workload drifts by visit."""
 
 
 def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
@@ -89,9 +92,10 @@ def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
         stream=ScoredStream(
             prompts,
             scores,
-            drifts=drift is not None and bool(drift.logit_per_step or drift.log_tokens_per_step),
+            drifts=drift is not None and drift.moves,
         ),
         cursor=_cursor(scenario, prompts, seed=draws),
+        visits=getattr(prompts, "visits", None),
         seed=draws,
         longest_first=(
             LongestFirst(sigma=scenario.rollout.predictor_sigma, seed=draws)

@@ -74,6 +74,7 @@ class Pipeline:
         self._filters = filters(scenario.collector)
         self._notes: list[Finished] = []
         self._prompt_tokens: list[int] = []
+        self._prompt_ids: list[int] = []
         self._alarms: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
         self._changed = self.env.event()
@@ -145,6 +146,7 @@ class Pipeline:
         self.pipe.submit(n)
         self._notes += notes
         self._prompt_tokens += groups.prompt_tokens_P.tolist()
+        self._prompt_ids += groups.prompt_id_P.tolist()
         self.record.started(start, n, version=version)
         self.traffic.submit(groups)
 
@@ -249,6 +251,9 @@ class Pipeline:
             self.record.paused(pause_start_s, self.now_s)
         for group in trained:
             self.pipe.move(group, Place.TRAINED)
+        if self._outset.visits is not None:
+            prompts = np.array([self._prompt_ids[group] for group in trained], dtype=np.int64)
+            self._outset.visits.add(prompts, version=self.pipe.version + 1)
         self.record.updated(self.traffic, time)
         self.pipe.update()
         self.traffic.cancel(self._drop_old())

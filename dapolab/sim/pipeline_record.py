@@ -78,7 +78,7 @@ class PipelineRecord:
     def closed(self, traffic: Traffic) -> None:
         """Enter the end of the run: what still runs is cut off."""
         traffic.close()
-        self.facts, self.end_s = traffic.engine.facts(), traffic.engine.now_s
+        self.facts, self.end_s = traffic.facts(self.pipe.is_running), traffic.engine.now_s
 
     def lengths(self, batch: list[int]) -> Int:
         """Return prompt + response tokens of each response of the groups ``batch``, flat."""

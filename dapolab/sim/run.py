@@ -79,7 +79,7 @@ class _Run:
         self.env = simpy.Environment()
         outset = set_out(scenario, seed=seed, replication=replication)
         self.engine, self.stream, self.cursor = outset.engine, outset.stream, outset.cursor
-        self.longest_first = outset.longest_first
+        self.longest_first, self.visits = outset.longest_first, outset.visits
         self.draws = None
         if needs_service(scenario.rollout):
             self.draws = Draws(scenario.rollout, seed=outset.seed)
@@ -157,6 +157,9 @@ class _Run:
             facts = with_stays(facts, collection.service.stays, last=collection.service.last)
         if isinstance(self.cursor, SelectingCursor):
             self.cursor.hear(groups, collection.returned())
+        if self.visits is not None and collection.kept:
+            trained = groups.prompt_id_P[collection.kept + collection.repeated]
+            self.visits.add(trained, version=collection.trained_steps + age + 1)
         learner = self._learner_time(step, collection, groups) if learned else None
         self.ledger.add(StepRecord(step, collection, groups, facts, learner))
         if self.overlap:

@@ -21,7 +21,7 @@ from dapolab.scenario import Scenario
 from dapolab.sim import decode
 from dapolab.sim.collection import Serviced
 from dapolab.sim.outset import Outset
-from dapolab.sim.replica import Engine, FinishedGroups
+from dapolab.sim.replica import Engine, Facts, FinishedGroups
 from dapolab.sim.score import Scores
 from dapolab.sim.service_check import needs_service
 from dapolab.sim.service_draws import Draws
@@ -133,6 +133,18 @@ class Traffic:
         if self.engine.n_groups_in_flight:
             self.engine.abort(at_s=self.engine.now_s)
             self.engine.drain()
+
+    def facts(self, is_wanted: Callable[[int], bool]) -> Facts:
+        """Return the engine's facts at the end of the run.
+
+        Wanted groups that the last weights interrupted held their slots until now.
+        """
+        facts = self.engine.facts()
+        if self._has_stopped:
+            held = np.array([is_wanted(g) for g in range(len(facts.group_end_s))], dtype=np.bool_)
+            waits = held[facts.group] & (facts.status == decode.ABORTED)
+            facts.end_s[waits & np.isfinite(facts.admit_s)] = self.engine.now_s
+        return facts
 
 
 class ServicedTraffic(Traffic):

@@ -31,6 +31,7 @@ from dapolab.scenario import (
 from dapolab.workload.difficulty import logit_mean_for, normal_nodes, pass_rate_law
 from dapolab.workload.lengths import LengthLaw, LogNormalPart, latent_law
 from dapolab.workload.replay import RecordedGroups, load_groups
+from dapolab.workload.sources import log_length_shift, logit_shift
 
 Floats = NDArray[np.float64]
 _LEVEL_NODES, _LOGIT_NODES, _LOOP_NODES = 29, 49, 17
@@ -171,9 +172,17 @@ def _rest_of_group(share: Floats, n: Floats, others: int) -> Floats:
 
 
 def marginals(
-    workload: Workload, *, group_size: int, cap_tokens: int, trained_steps: int = 0
+    workload: Workload,
+    *,
+    group_size: int,
+    cap_tokens: int,
+    trained_steps: int = 0,
+    visits: int = 0,
 ) -> Marginals:
-    """Return the summaries of a workload under a cap, drift at ``trained_steps`` applied.
+    """Return the summaries of a workload under a cap.
+
+    Drift is that of ``trained_steps``, after every prompt was trained ``visits`` times (theory A
+    of a walk without replacement, from epoch to epoch).
 
     Raises
     ------
@@ -184,8 +193,8 @@ def marginals(
         recorded = load_groups(workload, group_size=group_size, cap_tokens=cap_tokens)
         return _of_replay(recorded, workload.p_correct_if_truncated, group_size, cap_tokens)
     if isinstance(workload, JointWorkload):
-        return _of_joint(workload, group_size, cap_tokens, trained_steps)
-    return _of_independent(workload, group_size, cap_tokens, trained_steps)
+        return _of_joint(workload, group_size, cap_tokens, trained_steps, visits)
+    return _of_independent(workload, group_size, cap_tokens, trained_steps, visits)
 
 
 def mixed_probability(workload: Workload, *, group_size: int, cap_tokens: int) -> float:
@@ -199,7 +208,7 @@ def survival(workload: Workload, *, cap_tokens: int) -> Callable[[ArrayLike], Fl
 
 
 def _of_joint(
-    workload: JointWorkload, group_size: int, cap_tokens: int, trained_steps: int
+    workload: JointWorkload, group_size: int, cap_tokens: int, trained_steps: int, visits: int
 ) -> Marginals:
     w, drift = workload, workload.drift
     between, within = np.sqrt(w.prompt_share) * w.sigma, np.sqrt(1 - w.prompt_share) * w.sigma
@@ -214,13 +223,15 @@ def _of_joint(
     keep = weight > 1e-9
     level, z_logit, loop_own = level[keep], z_logit[keep], loop_own[keep]
     weight = weight[keep] / weight[keep].sum()
-    p = special.expit(w.mean_logit + w.sd_logit * z_logit + drift.logit_per_step * trained_steps)
+    shift = logit_shift(drift, trained_steps, visits)
+    p = special.expit(w.mean_logit + w.sd_logit * z_logit + shift)
     loop = np.zeros_like(p)
     if loops:
         z = w.loop_correlation * z_logit + np.sqrt(1 - w.loop_correlation**2) * loop_own
         mean = logit_mean_for(w.loop_share, sd=w.loop_sd_logit)
         loop = special.expit(mean + w.loop_sd_logit * z)
-    base = np.log(w.median_tokens) + between * level + drift.log_tokens_per_step * trained_steps
+    base = np.log(w.median_tokens) + between * level
+    base = base + log_length_shift(drift, trained_steps, visits)
     if w.unsolvable_share > 0.0:
         # The same prompts once more, never right.
         p, loop, base = np.append(p, np.zeros_like(p)), np.tile(loop, 2), np.tile(base, 2)
@@ -263,13 +274,17 @@ def _capped(
 
 
 def _of_independent(
-    workload: IndependentWorkload, group_size: int, cap_tokens: int, trained_steps: int
+    workload: IndependentWorkload,
+    group_size: int,
+    cap_tokens: int,
+    trained_steps: int,
+    visits: int,
 ) -> Marginals:
     drift, lengths = workload.drift, workload.lengths
     p, weight = pass_rate_law(workload.pass_rate, group_size=group_size).nodes()
     with np.errstate(divide="ignore"):
-        p = special.expit(special.logit(p) + drift.logit_per_step * trained_steps)
-    shift = drift.log_tokens_per_step * trained_steps
+        p = special.expit(special.logit(p) + logit_shift(drift, trained_steps, visits))
+    shift = log_length_shift(drift, trained_steps, visits)
     if isinstance(lengths, LognormalLengths) and lengths.prompt_share > 0:
         between = np.sqrt(lengths.prompt_share) * lengths.sigma
         within = float(np.sqrt(1 - lengths.prompt_share)) * lengths.sigma

@@ -23,6 +23,7 @@ from dapolab.scenario import (
 from dapolab.workload.prompts import BLOCK, BlockDraws, PromptPool
 from dapolab.workload.replay import RecordedGroups, load_groups
 from dapolab.workload.sources import IndependentSource, JointSource, ReplaySource, Source
+from dapolab.workload.visits import Visits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -92,7 +93,10 @@ class PromptStream:
     workload : a ``[workload]`` table.
     group_size : responses per prompt, G.
     cap_tokens : response cap (max_tokens).
-    seed : non-negative; (seed, position, trained_steps) fixes everything that ``draw`` returns.
+    seed : non-negative; (seed, position, trained_steps) fixes everything that ``draw`` returns,
+        with ``visits`` where drift goes by visit.
+
+    ``visits`` is to be told which prompts are trained where drift goes by visit, else None.
 
     Raises
     ------
@@ -113,6 +117,8 @@ class PromptStream:
             count = len(recorded.n_rows_N)
         self._pool = PromptPool(workload.prompts, count=count, seed=seed)
         self._source = self._new_source(workload, recorded, seed)
+        drift = getattr(workload, "drift", None)
+        self.visits = Visits(count) if drift is not None and drift.by_visit else None
         self._truncated = BlockDraws(seed, "truncated")
         self._blocks: OrderedDict[tuple[int, int], Groups] = OrderedDict()
 
@@ -174,7 +180,8 @@ class PromptStream:
     def _make(self, block: int, trained_steps: int) -> Groups:
         position = np.arange(block * BLOCK, (block + 1) * BLOCK, dtype=np.int64)
         prompt_id, epoch = self._pool.walk(position)
-        found = self._source.responses(block, prompt_id, trained_steps)
+        visits = self.visits.before(trained_steps)[prompt_id] if self.visits else 0
+        found = self._source.responses(block, prompt_id, trained_steps, visits)
         truncated = found.latent_GP > self.cap_tokens
         tokens = np.clip(np.ceil(found.latent_GP), 1, self.cap_tokens).astype(np.int64)
         p_right = self._source.p_correct_if_truncated

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dapolab.scenario import IndependentWorkload, JointWorkload, LognormalLengths
+from dapolab.scenario import Drift, IndependentWorkload, JointWorkload, LognormalLengths
 from dapolab.workload.difficulty import logit_mean_for, pass_rate_law
 from dapolab.workload.lengths import latent_law
 from dapolab.workload.prompts import BlockDraws, PromptPool
@@ -40,9 +40,25 @@ class Source(Protocol):
     def p_correct_if_truncated(self) -> float | None:
         """None: a cut answer keeps its correctness."""
 
-    def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> Responses:
-        """Return one block; ``prompt_id_P`` names the prompt of each of its positions."""
+    def responses(
+        self, block: int, prompt_id_P: Ints, trained_steps: int, visits_P: Ints | int = 0
+    ) -> Responses:
+        """Return one block; ``prompt_id_P`` names the prompt of each of its positions.
+
+        ``visits_P`` is how often each of these prompts was trained.
+        """
         ...
+
+
+def logit_shift(drift: Drift, trained_steps: int, visits: Ints | int) -> Floats:
+    """Return what drift adds to logit pass rates; shape of ``visits``."""
+    return np.asarray(drift.logit_per_step * trained_steps + drift.logit_per_visit * visits)
+
+
+def log_length_shift(drift: Drift, trained_steps: int, visits: Ints | int) -> Floats:
+    """Return what drift adds to log lengths; shape of ``visits``."""
+    by_step = drift.log_tokens_per_step * trained_steps
+    return np.asarray(by_step + drift.log_tokens_per_visit * visits)
 
 
 class JointSource:
@@ -52,7 +68,7 @@ class JointSource:
         self, workload: JointWorkload, pool: PromptPool, *, group_size: int, cap: int, seed: int
     ) -> None:
         self.p_correct_if_truncated = workload.p_correct_if_truncated
-        self.drifts = bool(workload.drift.logit_per_step or workload.drift.log_tokens_per_step)
+        self.drifts = workload.drift.moves
         self._workload = workload
         self._n = group_size
         self._ceiling = np.log(cap) + 1.0
@@ -81,14 +97,16 @@ class JointSource:
         z = rho * z_logit + np.sqrt(1.0 - rho * rho) * pool.normal("loop")
         return np.asarray(special.expit(mean + sd * z))
 
-    def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> Responses:
+    def responses(
+        self, block: int, prompt_id_P: Ints, trained_steps: int, visits_P: Ints | int = 0
+    ) -> Responses:
         """Return one block of the stream."""
         drift = self._workload.drift
-        p = special.expit(self._logit_N[prompt_id_P] + drift.logit_per_step * trained_steps)
+        p = special.expit(self._logit_N[prompt_id_P] + logit_shift(drift, trained_steps, visits_P))
         correct = self._correct.uniform(block, self._n) < p
         log_length = self._epsilon.normal(block, self._n)
         log_length *= self._within
-        log_length += self._log_N[prompt_id_P] + drift.log_tokens_per_step * trained_steps
+        log_length += self._log_N[prompt_id_P] + log_length_shift(drift, trained_steps, visits_P)
         log_length += self._workload.correct_effect * correct
         # Beyond the cap only "longer" matters; the ceiling keeps exp finite.
         np.minimum(log_length, self._ceiling, out=log_length)
@@ -107,7 +125,7 @@ class IndependentSource:
         self, workload: IndependentWorkload, pool: PromptPool, *, group_size: int, seed: int
     ) -> None:
         self.p_correct_if_truncated = workload.p_correct_if_truncated
-        self.drifts = bool(workload.drift.logit_per_step or workload.drift.log_tokens_per_step)
+        self.drifts = workload.drift.moves
         self._drift = workload.drift
         self._n = group_size
         law = pass_rate_law(workload.pass_rate, group_size=group_size)
@@ -125,18 +143,20 @@ class IndependentSource:
         self._length = BlockDraws(seed, "length")
         self._correct = BlockDraws(seed, "correct")
 
-    def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> Responses:
+    def responses(
+        self, block: int, prompt_id_P: Ints, trained_steps: int, visits_P: Ints | int = 0
+    ) -> Responses:
         """Return one block of the stream."""
-        logit = self._logit_N[prompt_id_P] + self._drift.logit_per_step * trained_steps
-        p = special.expit(logit)
+        logit_P = self._logit_N[prompt_id_P] + logit_shift(self._drift, trained_steps, visits_P)
+        p = special.expit(logit_P)
         correct = self._correct.uniform(block, self._n) < p
         if self._shared is None:
             latent = self._latent.quantile(self._length.uniform(block, self._n))
         else:
             epsilon = self._length.normal(block, self._n)
             latent = np.exp(self._shared[prompt_id_P] + self._within * epsilon)
-        if self._drift.log_tokens_per_step:
-            latent = latent * np.exp(self._drift.log_tokens_per_step * trained_steps)
+        if self._drift.log_tokens_per_step or self._drift.log_tokens_per_visit:
+            latent = latent * np.exp(log_length_shift(self._drift, trained_steps, visits_P))
         return Responses(p, latent, correct)
 
 
@@ -152,7 +172,9 @@ class ReplaySource:
         self._pick = BlockDraws(seed, "pick")
         self._missing = BlockDraws(seed, "missing correctness")
 
-    def responses(self, block: int, prompt_id_P: Ints, trained_steps: int) -> Responses:
+    def responses(
+        self, block: int, prompt_id_P: Ints, trained_steps: int, visits_P: Ints | int = 0
+    ) -> Responses:
         """Return one block of the stream."""
         recorded = self._recorded
         key = self._pick.uniform(block, recorded.n_most)

@@ -68,7 +68,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
                     "epochs": draw(st.none() | st.integers(1, 4)),
                     "drop_last": draw(st.booleans()),
                 },
-                "drift": {"logit_per_step": 0.1, "log_tokens_per_step": 0.05},
+                "drift": {
+                    "logit_per_step": 0.1,
+                    "log_tokens_per_step": 0.05,
+                    "logit_per_visit": draw(st.sampled_from([0.0, 0.3])),
+                },
             },
             "rollout": {"groups_per_step": wanted, "group_size": size, "cap_tokens": cap},
             "collector": {"kind": "streaming" if filters else "none"},
