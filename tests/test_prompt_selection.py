@@ -1,16 +1,20 @@
 """Which prompts are sampled, and in which order they are dispatched, against plain loops."""
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import beta
 
-from dapolab.scenario import ConfigError, GresoSelection, Scenario, build
+from dapolab.collectors import Finished
+from dapolab.scenario import ConfigError, GresoSelection, MoppsSelection, Scenario, build
 from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.run import SimRun, simulate
+from dapolab.sim.selection import Mopps
 from dapolab.workload.model import PromptStream
 from dapolab.workload.prompts import BLOCK, BlockDraws
 from tests.listed_stream import ListedStream
@@ -162,11 +166,76 @@ def test_another_step_size_skips_other_prompts(recorded: dict[str, Any]) -> None
     assert places(run) != greso_by_hand(run, uniforms, recorded["stream"].draw(0, n).prompt_id_P)
 
 
+def mopps_by_hand(
+    run: SimRun, uniforms: np.ndarray, prompt_at: np.ndarray, *, ratio: int, decay: float
+) -> list[list[int]]:
+    """Return the places that a plain loop takes, wave by wave, from the recipe's two functions.
+
+    How many each wave asks for and the outcomes are the run's, the choice is not.
+    """
+    posterior = dict.fromkeys(range(PROMPTS), (1.0, 1.0))
+    at, taken = 0, []
+    for _, step in run.groups.groupby("step"):
+        for _, wave in step.groupby("wave"):
+            window = range(at, at + min(ratio * len(wave), PROMPTS))
+            rate = {k: beta.ppf(uniforms[k], *posterior[int(prompt_at[k])]) for k in window}
+            nearest = sorted(window, key=lambda k: ((rate[k] - 0.5) ** 2, k))[: len(wave)]
+            taken.append(sorted(nearest))
+            at = window.stop
+        for prompt, right in zip(step["prompt_id"], step["n_correct"], strict=True):
+            a, b = posterior[int(prompt)]
+            a, b = (decay * x + (1 - decay) * 1.0 for x in (a, b))
+            posterior[int(prompt)] = a + right, b + SIZE - right
+    return taken
+
+
+@pytest.mark.parametrize(("ratio", "decay"), [(2, 0.5), (8, 1.0)])
+def test_mopps_takes_what_a_plain_loop_takes(
+    recorded: dict[str, Any], ratio: int, decay: float
+) -> None:
+    selection = {"kind": "mopps", "candidate_ratio": ratio, "decay": decay}
+    run = simulate(scenario(rollout={"selection": selection}, steps=12), seed=3)
+    n = run.n_prompts_used
+    draws = BlockDraws(recorded["seed"], "selection")
+    uniforms = np.concatenate([draws.uniform(b, 1)[0] for b in range(n // BLOCK + 1)])
+    prompt_at = recorded["stream"].draw(0, n).prompt_id_P
+    waves_ = [sorted(wave["position"].tolist()) for _, wave in run.groups.groupby(["step", "wave"])]
+    assert waves_ == mopps_by_hand(run, uniforms, prompt_at, ratio=ratio, decay=decay)
+    other = mopps_by_hand(run, uniforms, prompt_at, ratio=ratio, decay=decay / 2)
+    assert waves_ != other
+    assert run.steps["rollout/skipped_prompts"].sum() == n - len(run.groups)
+
+
+def test_a_posterior_by_hand() -> None:
+    """λ .5: 3 of 4, then 0 of 4: α 1 → 4 → 2.5, β 1 → 2 → 5.5."""
+    selector = Mopps(MoppsSelection(decay=0.5), n_prompts=2, seed=0)
+    groups = ListedStream([[1] * 4, [1] * 4], [3, 0]).draw(0, 2)
+    told = Finished(0, 4, 3, 1.0, 4)
+    selector.hear(groups, [(0, told)])
+    assert (selector.right_N.tolist(), selector.wrong_N.tolist()) == ([4.0, 1.0], [2.0, 1.0])
+    selector.hear(groups, [(0, Finished(0, 4, 0, 0.0, 4))])
+    assert (selector.right_N.tolist(), selector.wrong_N.tolist()) == ([2.5, 1.0], [5.5, 1.0])
+    assert [selector.n_candidates(n) for n in (1, 2)] == [2, 2]  # an epoch, and never too few
+
+
+def test_mopps_finds_more_mixed_groups_the_more_candidates_it_has() -> None:
+    """Against uniform sampling and a ratio of 2, unpaired, each apart by 4.5 SE."""
+    found = []
+    for ratio in (None, 2.0, 8.0):
+        selection = {"kind": "mopps", "candidate_ratio": ratio} if ratio else {"kind": "uniform"}
+        rollout = {"selection": selection}
+        run = simulate(scenario(rollout=rollout, collector={"kind": "none"}, steps=240), seed=1)
+        mixed = run.steps["rollout/mixed_share"][40:]
+        found.append((mixed.mean(), mixed.var(ddof=1) / len(mixed)))
+    for (fewer, var_fewer), (more, var_more) in pairwise(found):
+        assert more - fewer > 4.5 * np.sqrt(var_fewer + var_more)
+
+
 def test_a_skipped_place_keeps_all_other_draws() -> None:
     """Common random numbers: a group at a place is the same with and without selection."""
     columns = ["prompt_id", "n_correct", "n_tokens_mean", "pass_rate"]
-    plain = simulate(scenario(rollout={}, steps=40), seed=1).groups.set_index("position")[columns]
-    for kind in ("greso", "oracle", "solved_out"):
+    plain = simulate(scenario(rollout={}, steps=70), seed=1).groups.set_index("position")[columns]
+    for kind in ("greso", "oracle", "solved_out", "mopps"):
         run = simulate(scenario(rollout={"selection": {"kind": kind}}), seed=1)
         chosen = run.groups.set_index("position")[columns]
         both = plain.index.intersection(chosen.index)
@@ -216,7 +285,7 @@ def test_all_prompts_solved_is_the_end_of_the_data() -> None:
     assert sorted(run.groups["prompt_id"]) == list(range(PROMPTS))
 
 
-@pytest.mark.parametrize("kind", ["greso", "oracle", "solved_out"])
+@pytest.mark.parametrize("kind", ["greso", "oracle", "solved_out", "mopps"])
 @pytest.mark.parametrize(
     "collector",
     ["none", "filter_no_refill", "exact_refill", "rounds", "replace", "adaptive_wave", "screening",

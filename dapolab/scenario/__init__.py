@@ -107,6 +107,7 @@ from dapolab.scenario.schedule import (
 )
 from dapolab.scenario.selection import (
     GresoSelection,
+    MoppsSelection,
     OracleSelection,
     Selection,
     SolvedOutSelection,
@@ -198,6 +199,7 @@ __all__ = [
     "MaxRlAdvantage",
     "MeanOnlyAdvantage",
     "MixedProbability",
+    "MoppsSelection",
     "NoClip",
     "NoFilter",
     "Objective",

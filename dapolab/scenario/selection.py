@@ -65,7 +65,30 @@ class SolvedOutSelection(Config):
     pass_rate: Share = Field(0.875, description="share of right answers in one visit that ends it")
 
 
+class MoppsSelection(Config):
+    """Of many candidates those whose drawn pass rate lies nearest the target (MoPPS).
+
+    Each prompt has a Beta posterior. A submission of n prompts looks at the next
+    candidate_ratio·n of the stream, draws a pass rate of each from its posterior (Thompson) and
+    takes the n nearest the target; the others are passed over. Of a prompt that returned with s
+    right answers of k, α ← λ·α + (1 − λ)·α₀ + s and β ← λ·β + (1 − λ)·β₀ + k − s (arXiv
+    2507.04632; verl recipe/mopps/mopps.py, strategy "topk"). There the batch is in order of
+    distance, here in the stream's.
+    """
+
+    kind: Literal["mopps"] = "mopps"
+    candidate_ratio: float = Field(
+        8.0, ge=1, description="candidates over prompts taken (ts_ratio; its scripts: 8 and 16)"
+    )
+    target_pass_rate: Share = 0.5
+    decay: Share = Field(
+        1.0, description="λ, weight of what was heard before (bandit_decay_ratio; countdown: .5)"
+    )
+    prior_right: Positive = Field(1.0, description="α₀")
+    prior_wrong: Positive = Field(1.0, description="β₀")
+
+
 Selection = Annotated[
-    UniformSelection | GresoSelection | OracleSelection | SolvedOutSelection,
+    UniformSelection | GresoSelection | OracleSelection | SolvedOutSelection | MoppsSelection,
     Field(discriminator="kind"),
 ]

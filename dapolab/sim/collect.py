@@ -41,7 +41,7 @@ from dapolab.sim.collection import (
     Collection,
     Wave,
 )
-from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.cursor import AnyCursor
 from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream
@@ -62,7 +62,7 @@ class Collecting:
         *,
         engine: Engine,
         stream: ScoredStream,
-        cursor: PromptCursor | SelectingCursor,
+        cursor: AnyCursor,
         collector: Collector,
         hardware: Hardware,
         budget: Budget,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dapolab.scenario import ConfigError
-from dapolab.sim.selection import Selector
+from dapolab.sim.selection import Mopps, Selector
 from dapolab.workload.model import Groups
 from dapolab.workload.prompts import BLOCK
 
@@ -101,6 +101,34 @@ class SelectingCursor:
             self.position = last
             runs += _runs(place)
         return runs
+
+
+class ChoosingCursor:
+    """The walk that takes the best of the next places: what each submission leaves is passed over.
+
+    ``skipped`` counts those. Fewer candidates than wanted are all taken.
+    """
+
+    def __init__(self, stream: Stream, selector: Mopps) -> None:
+        self._stream = stream
+        self._selector = selector
+        self.hear = selector.hear
+        self.position = 0
+        self.skipped = 0
+
+    def take_runs(self, n: int, *, trained_steps: int) -> list[tuple[int, int]]:
+        """Return the ``n`` chosen of the next candidates, as (start, number) runs."""
+        n_here = self._stream.n_available(self.position, self._selector.n_candidates(n))
+        if n_here == 0:
+            return []
+        groups = self._stream.draw(self.position, n_here, trained_steps=trained_steps)
+        place = self.position + self._selector.chosen(groups, n)
+        self.position += n_here
+        self.skipped += n_here - len(place)
+        return _runs(place)
+
+
+AnyCursor = PromptCursor | SelectingCursor | ChoosingCursor
 
 
 def _runs(place: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -8,12 +8,12 @@ import pandas as pd
 from dapolab.collectors import draws_per_prompt
 from dapolab.rng import seed_sequence
 from dapolab.scenario import ConfigError, Hardware, Scenario
-from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.cursor import AnyCursor, ChoosingCursor, PromptCursor, SelectingCursor
 from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.hardware import resolve
 from dapolab.sim.replica import Engine
 from dapolab.sim.score import ScoredStream, Scores
-from dapolab.sim.selection import new_selector
+from dapolab.sim.selection import Mopps, new_selector
 from dapolab.workload.model import PromptStream
 from dapolab.workload.visits import Visits
 
@@ -65,7 +65,7 @@ class Outset:
     engine: Engine
     scores: Scores
     stream: ScoredStream
-    cursor: PromptCursor | SelectingCursor
+    cursor: AnyCursor
     seed: int
     longest_first: LongestFirst | None = None
     visits: Visits | None = None
@@ -105,11 +105,11 @@ def set_out(scenario: Scenario, *, seed: int, replication: int) -> Outset:
     )
 
 
-def _cursor(
-    scenario: Scenario, prompts: PromptStream, *, seed: int
-) -> PromptCursor | SelectingCursor:
+def _cursor(scenario: Scenario, prompts: PromptStream, *, seed: int) -> AnyCursor:
     count = prompts.n_prompts
     selector = new_selector(scenario.rollout.selection, n_prompts=count, seed=seed)
+    if isinstance(selector, Mopps):
+        return ChoosingCursor(prompts, selector)
     if selector is not None:
         return SelectingCursor(prompts, selector)
     return PromptCursor(

@@ -17,7 +17,7 @@ from dapolab.sim.account import Ledger, StepRecord
 from dapolab.sim.backlog import Backlog
 from dapolab.sim.collect import Collecting, Process
 from dapolab.sim.collection import Collection
-from dapolab.sim.cursor import SelectingCursor
+from dapolab.sim.cursor import PromptCursor
 from dapolab.sim.learner import LearnerTime, at_gpus, learner_gpus, learner_time
 from dapolab.sim.one_step_off import Overlap
 from dapolab.sim.outset import COMPLETED, DATA_EXHAUSTED, SimRun, gpus_held, set_out
@@ -144,9 +144,9 @@ class _Run:
             service=Service(self.engine, rollout, draws=self.draws) if self.draws else None,
             resumed_last=rollout.resumed == "last",
         )
-        before = self.cursor.skipped if isinstance(self.cursor, SelectingCursor) else None
+        before = self.cursor.skipped if not isinstance(self.cursor, PromptCursor) else None
         yield from collecting.run()
-        if isinstance(self.cursor, SelectingCursor) and before is not None:
+        if not isinstance(self.cursor, PromptCursor) and before is not None:
             collecting.result.n_skipped = self.cursor.skipped - before
         return collecting.result
 
@@ -155,7 +155,7 @@ class _Run:
         facts, groups = self.engine.facts(), self._groups(collection)
         if collection.service is not None:
             facts = with_stays(facts, collection.service.stays, last=collection.service.last)
-        if isinstance(self.cursor, SelectingCursor):
+        if not isinstance(self.cursor, PromptCursor):
             self.cursor.hear(groups, collection.returned())
         if self.visits is not None and collection.kept:
             trained = groups.prompt_id_P[collection.kept + collection.repeated]

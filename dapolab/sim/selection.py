@@ -1,7 +1,8 @@
 """Which places of the prompt stream are sampled: ``rollout.selection`` at work.
 
 A skipped place is still a place: the draws of every other one stay what they were, and whether a
-place is skipped depends on the seed, the place and what its prompt did before, on nothing else.
+place is skipped depends on the seed, the place and what its prompt did before, on nothing else
+(MoPPS: and on its rivals in the same submission).
 Outcomes are heard at the end of each step (a prompt that comes twice in one step is judged by what
 was known before it).
 """
@@ -11,10 +12,12 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from dapolab.collectors import Finished
 from dapolab.scenario import (
     GresoSelection,
+    MoppsSelection,
     OracleSelection,
     Selection,
     SolvedOutSelection,
@@ -23,6 +26,7 @@ from dapolab.scenario import (
 from dapolab.workload.model import Groups
 from dapolab.workload.prompts import BLOCK, BlockDraws
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -39,7 +43,7 @@ class Selector(Protocol):
         """Take in a step: the groups that returned, as (row of ``groups``, what was told)."""
 
 
-def new_selector(selection: Selection, *, n_prompts: int, seed: int) -> Selector | None:
+def new_selector(selection: Selection, *, n_prompts: int, seed: int) -> "Selector | Mopps | None":
     """Return the selector of ``selection``; None where every prompt takes its turn."""
     match selection:
         case UniformSelection():
@@ -50,6 +54,8 @@ def new_selector(selection: Selection, *, n_prompts: int, seed: int) -> Selector
             return Oracle(selection)
         case SolvedOutSelection():
             return SolvedOut(selection, n_prompts=n_prompts)
+        case MoppsSelection():
+            return Mopps(selection, n_prompts=n_prompts, seed=seed)
 
 
 class Greso:
@@ -134,3 +140,45 @@ class SolvedOut:
         for row, told in finished:
             if told.n_correct / told.n_samples >= self._rate:
                 self._gone_N[groups.prompt_id_P[row]] = True
+
+
+class Mopps:
+    """Choose among the candidates of a submission; see :class:`MoppsSelection`."""
+
+    def __init__(self, selection: MoppsSelection, *, n_prompts: int, seed: int) -> None:
+        self._selection = selection
+        self._n_prompts = n_prompts
+        self.right_N = np.full(n_prompts, selection.prior_right)
+        self.wrong_N = np.full(n_prompts, selection.prior_wrong)
+        self._draws = BlockDraws(seed, "selection")
+
+    def n_candidates(self, n: int) -> int:
+        """Return how many places a submission of ``n`` prompts looks at: an epoch at most."""
+        return max(n, min(int(self._selection.candidate_ratio * n), self._n_prompts))
+
+    def chosen(self, groups: Groups, n: int) -> Ints:
+        """Return the rows of the ``n`` candidates nearest the target, ascending."""
+        distance_P = np.abs(self.drawn_rates(groups) - self._selection.target_pass_rate)
+        return np.sort(np.argsort(distance_P, kind="stable")[:n])
+
+    def drawn_rates(self, groups: Groups) -> Floats:
+        """Return a pass rate drawn from each candidate's posterior, shape (P,)."""
+        block_P, place_P = np.divmod(groups.position_P, BLOCK)
+        uniform_P = np.empty(len(groups))
+        for block in np.unique(block_P):
+            here = block_P == block
+            uniform_P[here] = self._draws.uniform(int(block), 1)[0, place_P[here]]
+        prompt_P = groups.prompt_id_P
+        drawn = special.betaincinv(self.right_N[prompt_P], self.wrong_N[prompt_P], uniform_P)
+        return np.asarray(drawn)
+
+    def hear(self, groups: Groups, finished: Sequence[tuple[int, Finished]]) -> None:
+        """Move the posterior of each prompt that returned."""
+        decay = self._selection.decay
+        for row, told in finished:
+            prompt = groups.prompt_id_P[row]
+            for counts_N, prior, n in (
+                (self.right_N, self._selection.prior_right, told.n_correct),
+                (self.wrong_N, self._selection.prior_wrong, told.n_samples - told.n_correct),
+            ):
+                counts_N[prompt] = decay * counts_N[prompt] + (1.0 - decay) * prior + n

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dapolab.collectors import Continue, Finished, Submit
 from dapolab.sim.backlog import Backlog, Left, notice
 from dapolab.sim.collection import CARRIED, IN_FLIGHT, Collection, Part, Serviced, Wave
-from dapolab.sim.cursor import PromptCursor, SelectingCursor
+from dapolab.sim.cursor import AnyCursor
 from dapolab.sim.dispatch_order import LongestFirst
 from dapolab.sim.replica import Engine, FinishedGroups
 from dapolab.sim.score import ScoredStream
@@ -33,7 +33,7 @@ class Submission:
         *,
         engine: Engine,
         stream: ScoredStream,
-        cursor: PromptCursor | SelectingCursor,
+        cursor: AnyCursor,
         group_size: int,
         backlog: Backlog,
         with_metrics: bool,
