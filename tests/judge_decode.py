@@ -458,6 +458,13 @@ class Judge:
 
     def _iterate(self, clock, at_s):
         longest = -1.0
+        table = self.h.speculation
+        speculates = table is not None and all(
+            x.decoding for replica in clock.replicas for x in replica.running()
+        )
+        speculates = speculates and all(
+            len(replica.running()) <= table.max_batch for replica in clock.replicas
+        )
         for replica in clock.replicas:
             running = replica.running()
             if not running:
@@ -482,8 +489,7 @@ class Judge:
             replica.pre_s += law.prefill_context_s * attention
             K = sum(x.prompt + x.generated for x in decoding)
             took = law.a_s + self.batch_s(len(decoding)) + law.c_s * K + replica.pre_s
-            table = self.h.speculation
-            if table is not None and not replica.chunk and 0 < len(decoding) <= table.max_batch:
+            if speculates:
                 took = self.speculative_s(len(decoding), K, table)
                 self.n_speculated += 1
             longest = max(longest, took)

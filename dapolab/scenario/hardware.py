@@ -91,8 +91,9 @@ class Speculation(Config):
 
     A response drafts k tokens an iteration and has k + 1 verified, of which it gains
     E = (1 − α^(k+1))/(1 − α) on average (Leviathan et al., arXiv 2211.17192, Eq. 1). Time is a mean
-    field: a token takes 1/E of such an iteration, without luck. An iteration that prefills decodes
-    plainly, and drafted tokens take no KV.
+    field: a token takes 1/E of such an iteration, without luck. While a response has not prefilled
+    all of its context the others decode plainly, with lockstep those of other replicas too. Drafted
+    tokens take no KV.
     """
 
     draft_tokens: Count = Field(description="k: drafted an iteration (num_speculative_tokens)")
@@ -104,7 +105,8 @@ class Speculation(Config):
         0.0, description="seconds of a verification beyond those of (k + 1)·n tokens in b(n)"
     )
     max_batch: Count = Field(
-        description="speculates while a replica decodes at most so many (disable_by_batch_size)"
+        description="speculates while a replica (with lockstep: each one) decodes at most so many "
+        "(disable_by_batch_size)"
     )
 
 
@@ -135,11 +137,6 @@ class Hardware(Config):
     def _speculates(self) -> Self:
         if self.speculation is None:
             return self
-        if self.lockstep:
-            raise ValueError(
-                "speculation is not modelled with lockstep: replicas of one clock would gain "
-                "different numbers of tokens an iteration; leave one of them out"
-            )
         verified = (self.speculation.draft_tokens + 1) * self.speculation.max_batch
         if self.token_budget is not None and self.token_budget < verified:
             raise ValueError(

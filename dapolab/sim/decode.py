@@ -25,8 +25,8 @@ The rules are those of the design's decode iteration; this docstring fixes what 
   to growth before anybody is evicted, and to a queue head that fits once it has yielded. The one
   that ended first goes first, which is no preemption, and prefills all again. One that kept its KV
   needs its own replica, room for what its context has gained, and the prefill of that.
-- Speculation (one clock a replica) is a mean field: where at most ``max_batch`` responses decode
-  and nothing prefills, an iteration is a token of each at 1/E of what drafting and verifying take.
+- Speculation is a mean field: while all that run on the replicas of a clock decode, at most
+  ``max_batch`` on each, an iteration is a token of each at 1/E of what drafting and verifying take.
 
 Between two membership changes n is constant and K grows by n an iteration, so m iterations take
 ``m·A + c·n·m(m−1)/2`` seconds: each clock keeps one such jump and cuts it at the first boundary at
@@ -687,17 +687,26 @@ def _longest_jump(s, r, tick):
 
 
 @_compiled
-def _iteration_s(s, r):
-    n = s.replica[r, DECODING]
-    context = s.law[C_S] * s.replica[r, CONTEXT]
-    return s.law[A_S] + s.law[BATCH_S + n] + context + s.replica_s[r, PREFILL_NOW_S]
+def _speculates(s, first, last):
+    """Whether the replicas of a clock, ``first`` to before ``last``, speculate from now on."""
+    most = s.setting[SPECULATES]
+    if most == 0:
+        return False
+    for r in range(first, last):
+        if s.replica[r, DECODING] > most or s.replica[r, N_PREFILLING] > 0:
+            return False
+    return True
 
 
 @_compiled
-def _speculative_s(s, r):
-    """Seconds that a token of everyone takes where ``r`` speculates."""
-    fixed = s.law[BATCH_S + s.setting[SLOTS] + 1 + s.replica[r, DECODING]]
-    return fixed + s.law[SPECULATIVE_C_S] * s.replica[r, CONTEXT]
+def _iteration_s(s, r, speculates):
+    """Seconds in which everyone that decodes on ``r`` gains a token."""
+    n = s.replica[r, DECODING]
+    if speculates:
+        fixed = s.law[BATCH_S + s.setting[SLOTS] + 1 + n]
+        return fixed + s.law[SPECULATIVE_C_S] * s.replica[r, CONTEXT]
+    context = s.law[C_S] * s.replica[r, CONTEXT]
+    return s.law[A_S] + s.law[BATCH_S + n] + context + s.replica_s[r, PREFILL_NOW_S]
 
 
 @_compiled
@@ -707,18 +716,16 @@ def _plan(s, clock):
     tick = s.replica[clock, TICK]
     m = HUGE_JUMP
     slowest, slope, running, prefills = -1.0, 0.0, 0, False
+    speculates = _speculates(s, first, last)
+    context_s = s.law[SPECULATIVE_C_S] if speculates else s.law[C_S]
     for r in range(first, last):
         if s.replica[r, N] == 0:
             continue
         running += 1
         if s.replica[r, N_PREFILLING] > 0 and _prefill(s, r):
             prefills = True
-        if 0 < s.replica[r, DECODING] <= s.setting[SPECULATES] and not prefills:
-            took = _speculative_s(s, r)
-            growth = s.law[SPECULATIVE_C_S] * s.replica[r, DECODING]
-        else:
-            took = _iteration_s(s, r)
-            growth = s.law[C_S] * s.replica[r, DECODING]
+        took = _iteration_s(s, r, speculates)
+        growth = context_s * s.replica[r, DECODING]
         if took > slowest or (took == slowest and growth > slope):
             slowest, slope = took, growth
     if running == 0:
@@ -733,7 +740,7 @@ def _plan(s, clock):
             elif s.replica[r, EVICTED]:
                 m = ONE  # lockstep: it starts over at the next boundary
         if running > 1:
-            m = min(m, _until_overtaken(s, slowest, slope))
+            m = min(m, _until_overtaken(s, slowest, slope, speculates))
     now = s.replica_s[clock, START_S]
     s.replica[clock, PHASE] = JUMPING
     s.replica[clock, JUMP] = m
@@ -757,14 +764,15 @@ def _rest(s, clock, first, last):
 
 
 @_compiled
-def _until_overtaken(s, slowest, slope):
+def _until_overtaken(s, slowest, slope, speculates):
     """Lockstep: iterations for which the slowest replica stays the slowest."""
     m = HUGE_JUMP
+    context_s = s.law[SPECULATIVE_C_S] if speculates else s.law[C_S]
     for r in range(s.setting[N_REPLICAS]):
         if s.replica[r, N] > 0:
-            steeper = s.law[C_S] * s.replica[r, DECODING] - slope
+            steeper = context_s * s.replica[r, DECODING] - slope
             if steeper > 0:
-                lead = (slowest - _iteration_s(s, r)) / steeper
+                lead = (slowest - _iteration_s(s, r, speculates)) / steeper
                 if lead < HUGE_JUMP:
                     m = min(m, np.int64(lead) + 1)
     return m

@@ -82,7 +82,7 @@ def build_case(pick, dyadic, scale=1):
         dispatch=dispatch,
         dispatch_by=("group", "response")[pick(0, 1)],
         lockstep=lockstep,
-        speculation=None if lockstep else build_speculation(pick, dyadic, scale, budget),
+        speculation=build_speculation(pick, dyadic, scale, budget),
     )
 
     def groups(n):
@@ -246,6 +246,7 @@ def features(case, judge):
         "group limit": hardware.max_groups_in_flight is not None,
         "refills": bool(pool),
         "speculation": judge.n_speculated > 0,
+        "lockstep speculation": judge.n_speculated > 0 and hardware.lockstep,
         "piecewise b": law.b_knots_s[2] - law.b_knots_s[1] < law.b_knots_s[1] - law.b_knots_s[0],
     }
     return found | {name for name, is_there in named.items() if is_there}

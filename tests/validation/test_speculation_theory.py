@@ -87,6 +87,18 @@ def test_an_iteration_that_prefills_decodes_plainly():
     assert chunks.end_s.tolist() == pytest.approx([5.5])
 
 
+def test_replicas_in_lockstep_speculate_together():
+    """A token takes a second while one replica has two responses left, then two take 1.5 s."""
+    law = Law(1.0, (0.0, 1.0), (0.0, 0.0), 0.0)
+    table = Table(draft_tokens=1, acceptance=1.0, draft_s=0.5, max_batch=1)
+    lengths, placed = [2, 4, 9, 7], {"replicas": 2, "lockstep": True, "dispatch": "round_robin"}
+    # 2 and 9 go to the first replica, 4 and 7 to the second, which has two of them until 4 s
+    facts = run(lengths, table, law=law, **placed)
+    assert facts.end_s.tolist() == [2.0, 4.0, 4 + 5 * 0.75, 4 + 3 * 0.75]
+    apart = run(lengths, table, law=law, **placed | {"lockstep": False})
+    assert apart.end_s.tolist() == [2.0, 4.0, 2 + 7 * 0.75, 4 + 3 * 0.75]
+
+
 def test_a_binding_kv_limit_evicts_as_without_speculation():
     """After four iterations 8 tokens exceed 7: the younger leaves and comes back for its fifth."""
     lengths, limits = [5, 5], {"kv_capacity_tokens": 7}
@@ -143,7 +155,6 @@ TABLE = {"draft_tokens": 3, "acceptance": 0.7, "draft_s": 0.001, "max_batch": 8}
 @pytest.mark.parametrize(
     ("hardware", "message"),
     [
-        ({"speculation": TABLE, "lockstep": True}, "lockstep"),
         ({"speculation": TABLE, "token_budget": 31}, "token_budget 31 cannot hold the 32"),
         ({"speculation": {"draft_tokens": 3}}, "speculation.acceptance is missing"),
         ({"speculation": TABLE | {"acceptance": 1.5}}, "must be at most 1"),
