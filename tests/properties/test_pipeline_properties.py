@@ -112,6 +112,7 @@ def serviced(draw: st.DrawFn) -> Scenario:
             "turns": draw(st.sampled_from([2, 3])),
             "result_tokens": draw(st.sampled_from([0, 20])),
             "on_timeout": draw(st.sampled_from(["go_on", "truncate", "fail"])),
+            "kv": draw(st.sampled_from(["recomputed", "kept"])),
         },
         "failures": {
             "probability": draw(st.sampled_from([0.0, 0.02, 0.2, 0.5])),
