@@ -82,6 +82,10 @@ def quantities_of(scenario: Scenario) -> tuple[list[Quantity], list[str]]:
             )
     else:
         found = _policy_quantities(scenario, facts, left_out)
+    if rollout.reward is not None or rollout.tools is not None:
+        left_out.append("seconds: scores and calls of tools take their own, beside the tokens")
+        return found, left_out
+    if beside != "fully_async":
         found += _rollout_seconds(scenario, facts, left_out)
     if beside != "sync":
         found += pipeline_quantities(scenario, facts, left_out)
@@ -96,6 +100,10 @@ def _why_nothing(scenario: Scenario) -> str | None:
         return "a budget ends steps in ways that no closed form covers"
     if rollout.filter_metric == "shaped" and rollout.overlong is not None:
         return "the filter on shaped reward has no closed form here (theory E3)"
+    if rollout.failures is not None and rollout.failures.probability > 0:
+        return "responses fail, and their groups are thrown away or sampled again"
+    if any(law is not None and law.timeout_s for law in (rollout.reward, rollout.tools)):
+        return "a time limit changes what comes back"
     if rollout.group_size == 1 and scenario.collector.kind != "none":
         return "groups of one have no spread; whether they are kept is a setting, not a chance"
     drift = getattr(scenario.workload, "drift", None)
