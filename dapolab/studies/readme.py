@@ -126,9 +126,7 @@ def numbers_block(reports: Path, language: str) -> str:
             rows.append((text, predicted, number(row["measured"])))
     held = sum(bool(row["covered"]) for row in backtests)
     rows.append((words["covered"], "", f"{held} / {len(backtests)}"))
-    judged = [
-        row for row in tables["published"] if not row["baseline"] and row["inside"] is not None
-    ]
+    judged = [row for row in tables["published"] if row["counted"]]
     inside = sum(bool(row["inside"]) for row in judged)
     rows.append((words["published"], "", f"{inside} / {len(judged)}"))
     body = [f"| {' | '.join(_cell(part) for part in row)} |" for row in rows]
