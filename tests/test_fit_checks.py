@@ -1,9 +1,13 @@
 """The held-out check of mixed groups' accuracy: what it is, when it fails, when it is not made."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from dapolab.cli import main
+from dapolab.report.fit_report import fit_document
 from dapolab.workload.fit import fit_workload
 from dapolab.workload.fit.goodness import PromptSummary, not_comparable, summarise
 
@@ -36,19 +40,37 @@ def test_groups_of_unequal_size_count_once_each():
     assert found[NAME] == pytest.approx(0.625)
 
 
-def test_a_difficulty_law_of_the_wrong_shape_fails_it_though_the_mixed_share_holds():
+def test_a_law_of_the_wrong_shape_fails_it_though_the_mixed_share_holds(tmp_path, capsys):
     """Two fifths never missed, the rest near .15: no logit-normal law has both its halves."""
     rng = np.random.default_rng(1)
     right = np.where(rng.random(600) < 0.4, 8, rng.binomial(8, 0.15, 600))
     mixed = (right > 0) & (right < 8)
-    fit = fit_workload(groups_of(right), selection="all", n_draws=100)
-    found = {g.quantity: g for g in fit.goodness}
-    assert found[NAME].verdict == "fails"
-    assert found[NAME].observed == pytest.approx(right[mixed].mean() / 8)
-    assert found[NAME].tolerance == found["mixed share"].tolerance == 0.05
+    groups_of(right).to_csv(tmp_path / "r.csv", index=False)
+    given = ["fit", str(tmp_path / "r.csv"), "--selection", "all", "--draws", "100", "--json"]
+    assert main([*given, "-o", str(tmp_path / "w.toml")]) == 0
+    found = {row["quantity"]: row for row in json.loads(capsys.readouterr().out)["goodness"]}
+    assert found[NAME]["verdict"] == "fails"
+    assert found[NAME]["observed"] == pytest.approx(right[mixed].mean() / 8)
+    assert found[NAME]["tolerance"] == found["mixed share"]["tolerance"] == 0.05
     # the law spreads wide to reach both ends, and its mixed groups come out half right
-    assert found[NAME].high < -0.1
-    assert found["mixed share"].verdict != "fails"
+    assert found[NAME]["high"] < -0.1
+    assert found["mixed share"]["verdict"] != "fails"
+    page = (tmp_path / "w.html").read_text()
+    assert f"On held-out prompts fails: {NAME};" in page
+    assert f"Right in mixed groups: observed {right[mixed].mean() / 8:.3f}, model" in page
+
+
+def test_the_figure_of_right_answers_says_what_a_filter_trains_on():
+    """Shares .1, .3, .2 of groups with 1, 2, 3 of 4 right: (.1 + .6 + .6)/(.6 · 4) = .542."""
+    table = pd.DataFrame({"n_correct": range(5), "observed": [0.2, 0.1, 0.3, 0.2, 0.2]})
+    table["model"] = [0.4, 0.0, 0.5, 0.0, 0.1]
+    (figure,) = fit_document(title="t", lead="l", figures={"composition": table}).figures()
+    said = "Right in mixed groups: observed 0.542, model 0.500."
+    assert figure.alt.endswith(said)
+    assert figure.how_to_read.endswith(said)
+    table.loc[1:3, "model"] = 0.0
+    (figure,) = fit_document(title="t", lead="l", figures={"composition": table}).figures()
+    assert "Right in mixed groups" not in figure.how_to_read + figure.alt
 
 
 def test_without_mixed_groups_it_is_skipped_and_said():

@@ -154,7 +154,7 @@ def test_the_joint_law_comes_back_with_lengths(with_lengths, name):
 
 def test_it_is_said_and_written(with_lengths, tmp_path):
     (said,) = with_lengths.warnings
-    assert "look unsolvable or mislabelled" in said
+    assert "fitted as never solved" in said
     assert "unsolvable_share" not in reasons(with_lengths)
     text = to_toml(with_lengths, draws_file="w.draws.csv")
     workload = build({"workload": tomllib.loads(text)["workload"]}).workload
@@ -195,7 +195,7 @@ def test_hard_prompts_in_small_groups_hide_it_and_that_is_said():
     fit = fit_workload(verdicts_of(right, 4), selection="all", goodness=False, n_draws=50)
     assert fit.workload.unsolvable_share == 0.0
     why = reasons(fit)["unsolvable_share"]
-    assert "groups of 4 hardly tell it from a wide logit law" in why
+    assert "groups of 4 judged answers hardly tell it from a wide logit law" in why
     assert float(why.split("up to ")[1].split()[0]) > 0.1
 
 

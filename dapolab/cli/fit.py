@@ -254,10 +254,14 @@ def _report(records: "Records", fitted: "FittedWorkload", options: argparse.Name
     from dapolab.report.fit_report import fit_document
     from dapolab.stats import Estimate
 
-    verdicts = {g.verdict for g in fitted.goodness}
+    said = [
+        f"{verdict}: {', '.join(names)}"
+        for verdict in ("fails", "undecided", "holds")
+        if (names := [g.quantity for g in fitted.goodness if g.verdict == verdict])
+    ]
     lead = (
-        f"{fitted.n_responses:,} responses of {fitted.n_prompts:,} prompts. Held-out checks: "
-        + (", ".join(sorted(verdicts)) if verdicts else "none possible")
+        f"{fitted.n_responses:,} responses of {fitted.n_prompts:,} prompts. On held-out prompts "
+        + ("; ".join(said) if said else "nothing could be checked")
         + "."
     )
     return fit_document(

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from dapolab.report import formats
@@ -113,16 +115,26 @@ def _composition_figure(table: pd.DataFrame) -> FigureSpec:
         "not in these data. "
         if kept
         else "The two end bars are groups that a mixed-group filter drops: their sum sets how many "
-        "candidates a step needs. "
+        "candidates a step needs. A bar at 0 far above its neighbours is prompts that are never "
+        "solved. The bars between are what the filter trains on. "
     )
     said = "kept groups only" if kept else f"observed {seen:.1%}, model {fitted:.1%}"
+    right, predicted = (_accuracy_of_mixed(shares) for shares in (observed, model))
+    between = f" Right in mixed groups: observed {right:.3f}, model {predicted:.3f}."
+    between = between if np.isfinite([right, predicted]).all() else ""
     return FigureSpec(
         name="difficulty",
         figure=figure,
         title="Right answers per group, observed and model",
-        alt=f"Share of groups by right answers. All wrong or all right: {said}.",
-        how_to_read=ends + "The model's marks should follow the tops of the bars.",
+        alt=f"Share of groups by right answers. All wrong or all right: {said}.{between}",
+        how_to_read=f"{ends}The model's marks should follow the tops of the bars.{between}",
     )
+
+
+def _accuracy_of_mixed(share_K: npt.NDArray[np.float64]) -> float:
+    """E[K/G | 0 < K < G] of shares of groups by right answers; nan where no group is mixed."""
+    mixed, n = share_K[1:-1], len(share_K) - 1
+    return float(mixed @ np.arange(1, n) / (mixed.sum() * n)) if mixed.sum() > 0 else float("nan")
 
 
 def _spread_figure(table: pd.DataFrame) -> FigureSpec:

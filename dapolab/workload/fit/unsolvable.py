@@ -169,14 +169,15 @@ def ask_unsolvable(rows: Rows, settled: Settled) -> tuple[Settled, tuple[str, ..
     largest = shapes.largest(best)
     why = f"0 fits these data; up to {largest:.2g} is not rejected (99 %)"
     if largest > _MATTERS:
-        why += f": groups of {np.median(judged_U):.0f} hardly tell it from a wide logit law"
+        n = np.median(judged_U)
+        why += f": groups of {n:.0f} judged answers hardly tell it from a wide logit law"
     return replace(settled, missing=(*settled.missing, ("unsolvable_share", why))), ()
 
 
 def _said(without: dict[str, float], wider: Likelihood, theta: Floats, gain: float) -> str:
     found = natural(wider, theta)
     return (
-        f"{found['unsolvable_share']:.2g} of the prompts look unsolvable or mislabelled: log "
-        f"likelihood +{gain:.1f} for unsolvable_share, and sd_logit {found['sd_logit']:.2f} "
-        f"instead of {without['sd_logit']:.2f}"
+        f"{found['unsolvable_share']:.2g} of the prompts are fitted as never solved (unsolvable, "
+        "mislabelled, or far harder than the others; unsolvable_share): log likelihood "
+        f"+{gain:.1f}, sd_logit {found['sd_logit']:.2f} instead of {without['sd_logit']:.2f}"
     )
