@@ -136,6 +136,49 @@ def _free(fit):
     return fit.workload.model_copy(update={"median_tokens": 1.0, "sigma": 0.0})
 
 
+def test_the_toy_runs_unsolvable_prompts_are_those_with_hidden_digits():
+    """Known by name: the masked ones can only be guessed; most groups of them have nothing right.
+
+    A tenth of the prompts is masked, the rest is solved nine times of ten. The law without an atom
+    foresees .63 right in mixed groups, where .81 are (theory A9 at both fits).
+    """
+    records = read_records(
+        WORKLOADS.parent / "rollouts" / "toy_run.parquet", options=ReadOptions(selection="all")
+    )
+    table = records.table.drop(columns=["n_tokens", "truncated"])
+    fit = fit_workload(table, selection="all", goodness=False, n_draws=300)
+    found = fit.estimates["unsolvable_share"]
+    right = table.groupby("prompt_id")["correct"].sum().astype(int)
+    masked = table.groupby("prompt_id")["extra/stratum"].first() == "masked"
+    assert right[~masked].min() > 3
+    assert found.low < masked.mean() < found.high
+    mixed = (right > 0) & (right < 8)
+    law = marginals(_free(fit), group_size=8, cap_tokens=10)
+    assert abs(law.accuracy_mixed - right[mixed].mean() / 8) < 0.05
+    assert abs(law.mixed_probability - mixed.mean()) < 0.05
+    wide = JointWorkload(mean_logit=3.68, sd_logit=3.36, median_tokens=1.0, sigma=0.0)
+    without = marginals(wide, group_size=8, cap_tokens=10)
+    assert abs(without.mixed_probability - mixed.mean()) < 0.05
+    assert without.accuracy_mixed < right[mixed].mean() / 8 - 0.15
+
+
+def test_prompts_fitted_as_never_solved_are_hardly_solved_in_fifty_epochs(shared_data):
+    """DeepScaleR at epoch 0, and what became of the same prompts while the model learnt."""
+    file = shared_data / "one_shot_rlvr_acc_history/acc_history.csv"
+    history = pd.read_csv(file).set_index("prompt_id")
+    right = (history["e0"] * 8).round().to_numpy()
+    table = pd.DataFrame({"prompt_id": np.repeat(np.arange(len(right)), 8)})
+    table["correct"] = (np.arange(8) < right[:, None]).ravel()
+    fit = fit_workload(table, selection="all", goodness=False, n_draws=300)
+    found = fit.estimates["unsolvable_share"]
+    rate = history.mean(axis=1)
+    never, hardly = (rate == 0).mean(), (rate < 0.03).mean()
+    assert never < found.value < hardly
+    assert found.low < (rate < 0.01).mean() < found.high
+    # the share of groups without a right answer is twice as large: most are solved some time
+    assert (right == 0).mean() > found.high
+
+
 @pytest.mark.parametrize("file", sorted(WORKLOADS.glob("*.toml")), ids=lambda f: f.stem)
 def test_committed_workloads_load_and_state_their_source(file):
     data = tomllib.loads(file.read_text())["workload"]
