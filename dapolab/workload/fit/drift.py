@@ -4,6 +4,9 @@ Model: a prompt's logit pass rate is m + sd·z + slope·t, z ~ N(0, 1) over prom
 since the first of the data, and its right answers are binomial: the workload's own law, the same
 slope for every prompt. A prompt that comes back (named in the data) keeps its z; without names
 every group is a prompt of its own.
+
+Unsolvable prompts are no part of it: they do not move, and where there are some they flatten the
+slope and widen sd. ``fit_workload`` on a window of steps says whether there are.
 """
 
 from dataclasses import dataclass, field
