@@ -87,7 +87,7 @@ def _toml(estimates: "dict[str, Estimate]", rates: "PassRateDrift", *, source: s
         f"# Pass rates are those of the first step, {rates.first_step}: trained step 0.",
         "# Lengths are not part of this fit, only their trend: fit one window of steps for them.",
         "# Assumption: every prompt's logit moves by the same slope, for as long as the run lasts.",
-        "# Unsolvable prompts (unsolvable_share) are not fitted here; they would flatten the slope.",
+        "# Unsolvable prompts are not fitted here; they would flatten the slope.",
         "",
         "[workload]",
         'kind = "joint"',
