@@ -30,6 +30,7 @@ from dapolab.fidelity.published.lengths import UNPUBLISHED
 from dapolab.fidelity.published.row import System
 from dapolab.fidelity.published.seed_run import STEP_S, seed_pairs
 from dapolab.report.document import FigureSpec, Table
+from dapolab.report.fidelity_published import _second_reading
 from dapolab.report.fidelity_report import fidelity_document
 from dapolab.scenario import AffineLaw, IndependentWorkload, JointWorkload, LognormalLengths
 from dapolab.workload.model import PromptStream
@@ -115,6 +116,20 @@ def test_the_law_of_four_h20_is_the_data_sheets() -> None:
     # 28 layers · 4 heads · 128 · 2 (K and V) · 2 bytes = 57,344 bytes a token
     assert law.c_s == pytest.approx(2 * 57_344 / 12.8e12)
     assert kv_tokens(4) == int((0.8 * 4 * 96e9 - 15.24e9) / 57_344)
+
+
+def test_the_second_reading_says_what_was_fitted() -> None:
+    committed = read_baselines()["verl fully async, fixed part fitted"].values()
+    fixed_ms = [1e3 * values["fixed_s"] for values in committed]
+    said = "to %.1f to %.1f ms where the data sheet has %.1f"
+    assert said % (min(fixed_ms), max(fixed_ms), 1e3 * decode_law(4).a_s) in _second_reading({})
+    system = verl_async.system(second_reading=True)
+    one = replace(system, variants=system.variants[2:3], predict=lambda v, p: {})
+    assert not any(row.counted for row in rows_of(one, read_baselines()[system.name]))
+    # the fitted law gives back the row it was fitted to
+    parameters = read_baselines()[system.name][system.variants[2].name]
+    found = verl_async._generation("median 800, sigma 1.1", 128, verl_async._law(parameters))
+    assert found == pytest.approx(177.85, rel=1e-3)
 
 
 def test_verls_published_parts_add_up_to_their_steps() -> None:
