@@ -138,15 +138,16 @@ def _accuracy_of_mixed(share_K: npt.NDArray[np.float64]) -> float:
 
 
 def _spread_figure(table: pd.DataFrame) -> FigureSpec:
+    sd = table["sd"].to_numpy(float)
     figure = curves(
-        table["sd"].to_numpy(float),
+        sd,
         {
             "observed": (table["observed"].to_numpy(float), OBSERVED, "-"),
             "model": (table["model"].to_numpy(float), MODEL, "--"),
         },
         x_label="standard deviation of log length within a group",
         y_label="share of groups no wider",
-        x_decimals=1,
+        x_decimals=1 if sd.max() > 1 else 2,
     )
     return FigureSpec(
         name="spread",
