@@ -160,7 +160,10 @@ def predict(context: Context) -> pd.DataFrame:
         for name, value in values.items()
     ]
     law_of_p = mixed_groups_logit_normal(
-        fitted.mean_logit, fitted.sd_logit, group_size=own.rollout.group_size
+        fitted.mean_logit,
+        fitted.sd_logit,
+        group_size=own.rollout.group_size,
+        unsolvable_share=fitted.unsolvable_share,
     )
     kept = law_of_p.kept_accuracy
     for policy in POLICIES:
