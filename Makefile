@@ -7,6 +7,7 @@ PAGES  ?= .venv-browser
 # Its wheel says 3.11 and Linux and holds pure Python.
 OPENRLHF_WHEEL = --only-binary=:all: --implementation cp --python-version 3.11 --platform manylinux1_x86_64
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
+DUMP   ?= sims/rollouts/toy_run.parquet
 
 .PHONY: lab test check mutants conformance browser bench clean
 
@@ -20,8 +21,10 @@ $(VENV)/.test: $(VENV)/.core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c requirements/constraints.txt -e '.[test]'
 	@touch $@
 
-lab: $(VENV)/.core  ## the main job: compare collection policies on a real workload
+lab: $(VENV)/.core  ## the main job: policies compared on a public model's answers, and on our own run's dump
 	$(BIN)/dapolab compare $(QUICK_SCENARIO) --collectors all -o reports
+	$(BIN)/dapolab fit $(DUMP) --draws 200 -o runs/lab/toy.toml
+	$(BIN)/dapolab compare sims/scenarios/toy-digit-sum.toml --workload runs/lab/toy.toml --collectors all -o reports
 
 check: $(VENV)/.test  ## style, types, architecture
 	$(BIN)/ruff check .
