@@ -9,7 +9,7 @@ OPENRLHF_WHEEL = --only-binary=:all: --implementation cp --python-version 3.11 -
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 DUMP   ?= sims/rollouts/toy_run.parquet
 
-.PHONY: lab test check mutants conformance browser bench clean
+.PHONY: lab test check mutants validate conformance browser bench clean
 
 $(VENV)/.core: pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
@@ -37,6 +37,9 @@ test: check  ## everything that gates a change
 
 mutants: $(VENV)/.test  ## wrong objectives, one after the other: each must turn a test red
 	$(BIN)/python -m tests.mutants
+
+validate: $(VENV)/.test  ## predictions, real training, comparison: the quick size of reports/predicted_vs_measured
+	$(BIN)/python -m gpu_runs validate toy_cpu --quick --device cpu -o runs/validation
 
 $(JUDGES)/.ready: requirements/conformance.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)) and "make conformance needs Python 3.11 or 3.12 (verl 0.9.1 and TRL 1.16.0 run there); set PYTHON=")'
