@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from dapolab.theory.groups import mixed_groups, p_mixed_recorded
 from dapolab.theory.sampling import expected_waves
 from gpu_runs.preset import Preset, load
-from gpu_runs.validate import drift, live
+from gpu_runs.validate import drift, live, waves
 from gpu_runs.validate import first_update as first
 from gpu_runs.validate.context import vary
 from gpu_runs.validate.forecast import pseudo_values, replay, run_means, scenario_of, write_records
@@ -215,3 +215,18 @@ def test_a_law_adds_up_over_a_wave() -> None:
     )
     law = {"a_s": 1e-3, "b_s": 1e-4, "c_s": 1e-6, "prefill_s": 2e-5}
     assert wave_seconds(waves, law) == pytest.approx([0.01 + 0.01 + 0.001 + 0.001])
+
+
+def test_a_run_that_never_trained_has_no_accuracy_and_spoils_no_mean() -> None:
+    known = dict.fromkeys(waves.QUANTITIES, 1.0)
+    runs = pd.DataFrame(
+        [
+            {"setting": "late, rounds", **known, waves.KEPT: 0.5},
+            {"setting": "late, rounds", **known, waves.KEPT: 0.7},
+            {"setting": "late, rounds", **known, waves.KEPT: float("nan")},
+            {"setting": "later, rounds", **known, waves.KEPT: float("nan")},
+        ]
+    )
+    rows = [row for row in waves._means(runs) if row["quantity"] == waves.KEPT]
+    assert [(row["setting"], row["n"]) for row in rows] == [("late, rounds", 2)]
+    assert rows[0]["value"] == pytest.approx(0.6)

@@ -103,7 +103,8 @@ def measure(context: Context) -> Tables:
     columns = {metric: quantity for quantity, (metric, _) in QUANTITIES.items()}
     rows = []
     for (setting, seed), steps in zip(labels, context.map(play, jobs), strict=True):
-        means = steps[list(columns)].mean().rename(columns)
+        # a run in which no batch came together has no accuracy of trained answers
+        means = steps.reindex(columns=list(columns)).mean().rename(columns)
         rows.append({"setting": setting, "seed": seed, **means.to_dict()})
     runs = pd.DataFrame(rows)
     live_steps = live.measure(context)
@@ -117,9 +118,10 @@ def measure(context: Context) -> Tables:
 
 def _means(runs: pd.DataFrame) -> list[dict[str, object]]:
     return [
-        measured_row(quantity, str(setting), part[quantity].to_numpy(float), unit=unit)
+        measured_row(quantity, str(setting), known.to_numpy(float), unit=unit)
         for quantity, (_, unit) in QUANTITIES.items()
         for setting, part in runs.groupby("setting", sort=False)
+        if len(known := part[quantity].dropna())
     ]
 
 
