@@ -354,6 +354,7 @@ def test_a_large_chart_stays_small():
         (Estimate(2.0, 2.0, 2.0, 9, "waves"), "2"),
         (Estimate(-0.0001, -0.3, 0.3, 9, "s"), "0.00 [−0.30, 0.30]"),
         (Estimate(0.0, 0.0, 0.0, 9, "share"), "0 %"),
+        (Estimate(2e-17, 1e-17, 3e-17, 20, "share"), "0 %"),
     ],
 )
 def test_estimates_show_the_digits_they_support(value, text):

@@ -43,6 +43,8 @@ def estimate(value: Estimate) -> str:
     if value.low is None or value.high is None:
         return number(mean) + suffix
     low, high = value.low * scale, value.high * scale
+    if max(abs(low), abs(high)) < 1e-12:  # what rounding leaves of a difference that is 0
+        return "0" + suffix
     decimals = decimals_for(mean, half_width=(high - low) / 2)
     if high == low:
         return number(mean) + suffix
