@@ -343,7 +343,7 @@ class Engine:
         """
         self._check_now(at_s, "resume")
         wanted = self._known(groups)
-        if not set(wanted.tolist()) <= set(self.resumable().tolist()):
+        if not all(self._is_resumable(group) for group in wanted):
             raise ValueError("resume: a group has nothing aborted, or its abort is still pending")
         return int(decode.resume(self._state, at_s, wanted, front))
 
@@ -361,6 +361,12 @@ class Engine:
             scheduled[g] = True
             g = int(self._state.group[g, decode.EVENT_NEXT])
         return np.flatnonzero((aborted > 0) & (pending == 0) & ~scheduled)
+
+    def _is_resumable(self, group: int) -> bool:
+        first, size, kind = self._state.group[group, [decode.FIRST, decode.SIZE, decode.EVENT_KIND]]
+        rows = self._state.response[first : first + size]
+        is_aborted = bool((rows[:, decode.STATUS] == decode.ABORTED).any())
+        return kind < 0 and is_aborted and not bool((rows[:, decode.ABORT] > 0).any())
 
     def extend(self, groups: Sequence[int], n_tokens_PG: ArrayLike) -> None:
         """Give responses of ``groups`` new, longer lengths; shape (P, G).
