@@ -27,6 +27,7 @@ from gpu_runs.validate.dumped import signal_of
 from gpu_runs.validate.paired import Contrast, decisive_p, holm
 from gpu_runs.validate.run import run_study, stored
 from gpu_runs.validate.standard_length import class_of, standard_length
+from gpu_runs.validate.training_figures import legend_columns
 
 STUDIES = (aggregation, picture, clip_higher, truncated, ladder)
 
@@ -362,3 +363,11 @@ def test_runs_may_be_fewer_than_the_studys_own(tmp_path: Path) -> None:
     context = dataclasses.replace(context_in(tmp_path), n_runs=3)
     for module in (aggregation, clip_higher, truncated, ladder):
         assert module.size_of(context).n_seeds == 3
+
+
+def test_a_legend_has_as_many_columns_as_fit() -> None:
+    """Six for a line and its gaps: 4·(14 + 6) = 80 fit in 94, 40 + 40 + 1 + 3·6 = 99 do not."""
+    assert legend_columns(["x" * 14] * 4) == 4
+    assert legend_columns(["x" * 20, "x" * 22, "x"]) == 3
+    assert legend_columns(["x" * 40, "x" * 40, "x"]) == 2
+    assert legend_columns(["x" * 60, "x" * 60]) == 1

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -14,6 +15,17 @@ from dapolab.stats import Estimate
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1")
 STYLES = ("-", "--", "-.", ":")
 PANELS_A_ROW = 2
+LEGEND_CHARACTERS = 94
+"""That a line of a legend has room for; a line and its gaps take six."""
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """Return the columns, at most four, in which a legend fits the width of a figure."""
+    for n in range(min(4, len(labels)), 1, -1):
+        columns = np.array_split(np.array([len(label) for label in labels]), n)
+        if sum(column.max() + 6 for column in columns) <= LEGEND_CHARACTERS:
+            return n
+    return 1
 
 
 def curve_figure(
@@ -33,7 +45,8 @@ def curve_figure(
         for axes in grid[len(quantities) :]:
             axes.set_visible(False)
         handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=min(4, len(arms)))
+        columns = legend_columns(labels)
+        figure.legend(handles, labels, loc="outside upper left", ncols=columns)
     last = table[table["step"] == table["step"].max()]
     said = "; ".join(
         f"{row['quantity']}, {row['arm']}: {row['mean']:.3g}" for row in last.to_dict("records")
