@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from cli_cases import Desk
 
-pytest.importorskip("ray", reason="--engine ray: pip install 'dapolab[ray]'")
+ray = pytest.importorskip("ray", reason="--engine ray: pip install 'dapolab[ray]'")
 
 
 TROUBLED = """\
@@ -44,6 +44,9 @@ def test_ray_gives_the_table_that_processes_give(tmp_path, monkeypatch, capsys):
     document = json.loads(child.stdout)  # nothing but the document
     assert "low on memory" in child.stderr
     assert (document["points"], document["computed"], document["failed"]) == (12, 12, 0)
+    monkeypatch.setattr(ray, "init", lambda **settings: pytest.fail("a cluster for nothing"))
+    again = desk.done("sweep", "s.toml", "-o", "out", "--engine", "ray", "--json").document
+    assert (again["computed"], again["skipped"]) == (0, 12)
     alone = desk.done("sweep", "s.toml", "-o", "alone", "--json", "--jobs", "1").document["table"]
     tables = [pd.read_parquet(Path(t)).drop(columns="seconds") for t in (document["table"], alone)]
     pd.testing.assert_frame_equal(*tables)

@@ -29,6 +29,12 @@ class Stays:
     is_last: NDArray[np.bool_]
     facts: Facts
 
+    @property
+    def first_kept(self) -> Int:
+        """The first stay of each response's sampling that counts."""
+        kept = np.flatnonzero(~self.is_lost)
+        return kept[np.flatnonzero(np.diff(self.row[kept], prepend=-1))]
+
     def outcomes(self, last_outcome: Int) -> Int:
         """Return how each stay ended, given how each response did."""
         before = np.where(self.is_lost, FAILED_OUTCOME, TOOL_OUTCOME)
@@ -72,13 +78,11 @@ def by_response(facts: Facts, books: Serviced, stays: Stays) -> Facts:
     """
     assert books.added_tokens is not None, "the books are closed"
     first = np.flatnonzero(np.diff(stays.row, prepend=-1))
-    kept = np.flatnonzero(~stays.is_lost)
-    first_kept = kept[np.flatnonzero(np.diff(stays.row[kept], prepend=-1))]
     preemptions = np.bincount(stays.row, weights=stays.facts.n_preemptions)
     return replace(
         facts,
         admit_s=stays.facts.admit_s[first],
-        first_token_s=stays.facts.first_token_s[first_kept],
+        first_token_s=stays.facts.first_token_s[stays.first_kept],
         generated_tokens=facts.generated_tokens - books.added_tokens,
         n_preemptions=preemptions.astype(np.int64),
     )
@@ -93,11 +97,9 @@ def of_what_counts(updates: Sequence[Update], facts: Facts, stays: Stays) -> lis
     ----------
     facts : by response.
     """
-    kept = np.flatnonzero(~stays.is_lost)
-    first_kept = kept[np.flatnonzero(np.diff(stays.row[kept], prepend=-1))]
     lost_rows = np.unique(stays.row[stays.is_lost])
     begun_s = np.full(len(facts.group), -np.inf)
-    begun_s[lost_rows] = stays.facts.submit_s[first_kept][lost_rows]
+    begun_s[lost_rows] = stays.facts.submit_s[stays.first_kept][lost_rows]
     found = []
     for update in updates:
         rows = slice(update.first, update.first + len(update.generated))

@@ -349,18 +349,9 @@ class Engine:
 
     def resumable(self) -> NDArray[np.int64]:
         """Return the groups with aborted responses, none of which is still waiting to stop."""
-        n = int(self._state.setting[decode.N_RESPONSES])
-        rows = self._state.response[:n]
-        group = rows[:, decode.GROUP]
-        total = int(self._state.setting[decode.N_GROUPS_TOTAL])
-        aborted = np.bincount(group[rows[:, decode.STATUS] == decode.ABORTED], minlength=total)
-        pending = np.bincount(group[rows[:, decode.ABORT] > 0], minlength=total)
-        scheduled = aborted < 0
-        g = int(self._state.setting[decode.NEXT_EVENT])
-        while g >= 0:
-            scheduled[g] = True
-            g = int(self._state.group[g, decode.EVENT_NEXT])
-        return np.flatnonzero((aborted > 0) & (pending == 0) & ~scheduled)
+        rows = self._state.response[: int(self._state.setting[decode.N_RESPONSES])]
+        aborted = np.unique(rows[rows[:, decode.STATUS] == decode.ABORTED, decode.GROUP])
+        return np.array([g for g in aborted if self._is_resumable(g)], dtype=np.int64)
 
     def _is_resumable(self, group: int) -> bool:
         first, size, kind = self._state.group[group, [decode.FIRST, decode.SIZE, decode.EVENT_KIND]]

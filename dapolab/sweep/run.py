@@ -110,14 +110,17 @@ def run_sweep(
     todo = plan(points, folder) if missing is None else list(missing)
     n_processes, n_computed, busy_s = n_jobs or -1, 0, 0.0
     end_s = started + max_seconds if max_seconds is not None else float("inf")
-    with _workers(engine, n_processes) as backend, parallel_config(backend, n_jobs=n_processes):
-        n_workers = int(effective_n_jobs(n_processes))
-        for n, seconds in _in_parallel(todo, folder, backend, n_workers, end_s):
-            n_computed += n
-            busy_s += seconds
-            if on_done:
-                for _ in range(n):
-                    on_done()
+    n_workers, backend = 1, _backend(engine)
+    if todo:
+        own = {"initializer": _leave_interrupts_to_the_parent} if backend == "loky" else {}
+        with _cluster(backend, n_processes), parallel_config(backend, n_jobs=n_processes, **own):
+            n_workers = int(effective_n_jobs(n_processes))
+            for n, seconds in _in_parallel(todo, folder, backend, n_workers, end_s):
+                n_computed += n
+                busy_s += seconds
+                if on_done:
+                    for _ in range(n):
+                        on_done()
     wall_s = time.perf_counter() - started
     table = _assemble(points, _committed(folder))
     changed = {point.id: point for point in points}
@@ -167,7 +170,7 @@ def _assemble(points: Sequence[Point], rows: pd.DataFrame) -> pd.DataFrame:
 def _in_parallel(
     points: Sequence[Point], folder: Path, backend: str, n_workers: int, end_s: float
 ) -> Iterator[tuple[int, float]]:
-    if not points or time.perf_counter() >= end_s:
+    if time.perf_counter() >= end_s:
         return
     rest, chunk = list(points), 1
     if backend == "loky":
@@ -184,9 +187,7 @@ def _in_parallel(
         return
     work = (delayed(_run_and_commit)(part, folder) for part in timely)
     if backend == "loky":
-        interrupts = {"initializer": _leave_interrupts_to_the_parent}
-        with parallel_config(backend, n_jobs=n_workers, **interrupts):
-            yield from Parallel(return_as="generator_unordered", batch_size=1)(work)
+        yield from Parallel(return_as="generator_unordered", batch_size=1)(work)
         return
     # Ray's backend returns lists alone: a few hand-outs a worker at a time keep the bar moving
     while some := list(itertools.islice(work, 4 * n_workers)):
@@ -207,20 +208,27 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@contextmanager
-def _workers(engine: str, n_jobs: int) -> Iterator[str]:
-    """Yield joblib's name of the engine; Ray is joined, or begun here, and left at the end."""
+def _backend(engine: str) -> str:
     if engine == "local":
-        yield "loky"
-        return
+        return "loky"
     try:
-        import ray
         from ray.util.joblib import register_ray
     except ImportError:
         raise ConfigError("--engine ray needs Ray: pip install 'dapolab[ray]'") from None
     register_ray()
+    return "ray"
+
+
+@contextmanager
+def _cluster(backend: str, n_jobs: int) -> Iterator[None]:
+    """Join Ray's cluster, or begin one, and leave it at the end; processes need nothing."""
+    if backend != "ray":
+        yield
+        return
+    import ray
+
     if ray.is_initialized():
-        yield "ray"
+        yield
         return
     quiet = {"log_to_driver": False, "configure_logging": False}
     # Ray prints its nodes' troubles on stdout at any moment; that is for the command's own answer
@@ -231,6 +239,6 @@ def _workers(engine: str, n_jobs: int) -> Iterator[str]:
             n_cpus = n_jobs if n_jobs > 0 else None
             ray.init(address="local", num_cpus=n_cpus, include_dashboard=False, **quiet)
         try:
-            yield "ray"
+            yield
         finally:
             ray.shutdown()

@@ -15,19 +15,13 @@ from numpy.typing import ArrayLike
 
 from dapolab.theory.arguments import (
     require_count,
+    require_lengths,
     require_not_negative,
     require_positive,
     require_probability,
 )
 from dapolab.theory.quadrature import FloatArray
 from dapolab.theory.sampling import harmonic
-
-
-def _lengths(lengths: ArrayLike) -> FloatArray:
-    L = np.asarray(lengths, dtype=np.float64).ravel()
-    if L.size == 0 or not np.all((L >= 0.0) & np.isfinite(L)):
-        raise ValueError("lengths must be a non-empty array of finite numbers that are at least 0")
-    return L
 
 
 def affine_finish_times(
@@ -43,7 +37,7 @@ def affine_finish_times(
     finish_i = a L_i + b sum_j min(L_i, L_j) + c sum_j [P_j m + m(m-1)/2], m = min(L_i, L_j).
     Exact token by token for whole lengths; O(n log n).
     """
-    L = _lengths(lengths)
+    L = require_lengths(lengths)
     a = require_not_negative(step_s, name="step_s")
     b = require_not_negative(per_response_s, name="per_response_s")
     c = require_not_negative(per_context_token_s, name="per_context_token_s")
@@ -69,7 +63,7 @@ def affine_makespan_s(
     prompt_tokens: ArrayLike = 0,
 ) -> float:
     """Return a max L + b sum L + c sum (P L + L(L-1)/2), all start together, seconds (B5)."""
-    L = _lengths(lengths)
+    L = require_lengths(lengths)
     a = require_not_negative(step_s, name="step_s")
     b = require_not_negative(per_response_s, name="per_response_s")
     c = require_not_negative(per_context_token_s, name="per_context_token_s")
@@ -83,7 +77,7 @@ def makespan_s(lengths: ArrayLike, *, step_time_s: Callable[[FloatArray], FloatA
     ``step_time_s`` maps numbers of decoding responses to seconds, for instance a concave
     mixture-of-experts law.
     """
-    x = np.sort(_lengths(lengths))
+    x = np.sort(require_lengths(lengths))
     alive = np.arange(x.size, 0, -1.0)
     return float(np.diff(x, prepend=0.0) @ step_time_s(alive))
 
@@ -103,7 +97,7 @@ class Schedule:
 
 def list_schedule(lengths: ArrayLike, *, n_slots: int) -> Schedule:
     """Return first-come list scheduling on m slots: each job takes the slot free first (B6)."""
-    L = _lengths(lengths)
+    L = require_lengths(lengths)
     free = [0.0] * min(require_count(n_slots, name="n_slots"), L.size)
     starts = np.empty_like(L)
     for i, length in enumerate(L.tolist()):
@@ -114,7 +108,7 @@ def list_schedule(lengths: ArrayLike, *, n_slots: int) -> Schedule:
 
 def longest_first_schedule(lengths: ArrayLike, *, n_slots: int) -> Schedule:
     """Return list scheduling with the longest job first, within 4/3 - 1/(3m) of optimal (B8)."""
-    L = _lengths(lengths)
+    L = require_lengths(lengths)
     order = np.argsort(-L, kind="stable")
     sorted_run = list_schedule(L[order], n_slots=n_slots)
     starts = np.empty_like(L)
@@ -129,7 +123,7 @@ def slot_limited_makespan_s(
     steps = list_schedule(lengths, n_slots=n_slots).makespan
     a = require_not_negative(step_s, name="step_s")
     b = require_not_negative(per_response_s, name="per_response_s")
-    return a * steps + b * float(_lengths(lengths).sum())
+    return a * steps + b * float(require_lengths(lengths).sum())
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,7 @@ class MakespanBounds:
 
 def makespan_bounds(lengths: ArrayLike, *, n_slots: int) -> MakespanBounds:
     """Return max(max L, sum L/m) and sum L/m + (1 - 1/m) max L (B8; Graham 1966)."""
-    L, m = _lengths(lengths), require_count(n_slots, name="n_slots")
+    L, m = require_lengths(lengths), require_count(n_slots, name="n_slots")
     longest, even = float(L.max()), float(L.sum()) / m
     return MakespanBounds(max(longest, even), even + (1.0 - 1.0 / m) * longest)
 
@@ -150,7 +144,7 @@ def makespan_bounds(lengths: ArrayLike, *, n_slots: int) -> MakespanBounds:
 def slot_utilisation_share(lengths: ArrayLike, *, n_slots: int) -> float:
     """Return sum L/(m makespan), the busy share of the slots until the last job ends."""
     makespan = list_schedule(lengths, n_slots=n_slots).makespan
-    return float(_lengths(lengths).sum()) / (n_slots * makespan) if makespan > 0.0 else 1.0
+    return float(require_lengths(lengths).sum()) / (n_slots * makespan) if makespan > 0.0 else 1.0
 
 
 @dataclass(frozen=True)

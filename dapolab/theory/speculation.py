@@ -12,7 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dapolab.theory.arguments import require_count, require_not_negative, require_probability
+from dapolab.theory.arguments import (
+    require_count,
+    require_lengths,
+    require_not_negative,
+    require_probability,
+)
 from dapolab.theory.quadrature import FloatArray
 
 
@@ -119,9 +124,7 @@ def finish_times_s(
     n left, x = L_i - L_{i-1} times (a + b n) or (a + b (k+1) n + d)/E, and c or c/E times the
     context they read.
     """
-    L = np.asarray(lengths, dtype=np.float64).ravel()
-    if L.size == 0 or not np.all((L >= 0.0) & np.isfinite(L)):
-        raise ValueError("lengths must be a non-empty array of finite numbers that are at least 0")
+    L = require_lengths(lengths)
     a = require_not_negative(step_s, name="step_s")
     b = require_not_negative(per_response_s, name="per_response_s")
     c = require_not_negative(per_context_token_s, name="per_context_token_s")

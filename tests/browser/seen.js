@@ -93,9 +93,9 @@ globalThis.seen = (() => {
   };
   // WCAG 2 asks for 4.5 of text. Its other judges leave the text of an SVG out.
   const paleFigures = () => [...document.querySelectorAll("figure svg")].flatMap(svg => {
+    const name = svg.closest("figure").id;
     return [...svg.querySelectorAll("text")].flatMap(text => {
       const ratio = contrast(getComputedStyle(text).fill, groundOf(text));
-      const name = svg.closest("figure").id;
       return ratio < 4.5 ? [`${name}: ${text.textContent.trim()}: ${ratio.toFixed(1)} to 1`] : [];
     });
   });

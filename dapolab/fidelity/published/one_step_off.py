@@ -83,23 +83,19 @@ def _seconds(lengths: str, cap_tokens: int, replicas: int, groups: int) -> float
     return float(steps["time/rollout_seconds"].mean())
 
 
-def _lengths_of(variant: Variant) -> str:
-    return variant.name.rpartition(", training ")[0]
-
-
 def _rank(lengths: str, cap_tokens: int, gpus: int) -> float:
     return _seconds(lengths, cap_tokens, 1, GROUPS * GEN_TP // gpus)
 
 
 def _fit(variant: Variant) -> dict[str, float]:
     return {
-        name: engine.rank_s / _rank(_lengths_of(variant), engine.cap_tokens, GPUS)
+        name: engine.rank_s / _rank(variant.lengths, engine.cap_tokens, GPUS)
         for name, engine in _ENGINES.items()
     }
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    lengths, v = _lengths_of(variant), variant.values
+    lengths, v = variant.lengths, variant.values
     found = {}
     for name, engine in _ENGINES.items():
         scale, cap = parameters[name], engine.cap_tokens
@@ -135,6 +131,7 @@ def system() -> System:
             Variant(
                 f"{name}, training × {slower:.3g}, {'with' if rest else 'without'} the rest",
                 {"slower": slower, "rest_share": rest},
+                lengths=name,
             )
             for name in UNPUBLISHED
             for slower in (1.0, GPUS / (GPUS - ROLLOUT_GPUS))

@@ -13,10 +13,14 @@ BASELINES = Path(__file__).with_name("baselines.json")
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of what a publication leaves open: a name and its values."""
+    """One choice of what a publication leaves open: a name and its values.
+
+    ``lengths``: the name of the law of lengths, where several are tried.
+    """
 
     name: str
     values: Mapping[str, float]
+    lengths: str = ""
 
 
 @dataclass(frozen=True)

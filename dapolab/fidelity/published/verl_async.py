@@ -21,8 +21,9 @@ and 269.80): a step of 294.77 s holds no update of 313.81. The first edition, us
 
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import pandas as pd
 from scipy import optimize
 
 from dapolab.fidelity.published.h20 import SLOTS, decode_law, kv_tokens
@@ -121,28 +122,23 @@ def async_step(
         kv="recomputed",
         fetches_per_step=row.fetches,
     )
-    scenario = Scenario(
-        workload=workload_of(UNPUBLISHED[lengths]),
-        rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=cap_tokens),
-        collector=NoFilter(),
-        hardware=Hardware(
-            law=law,
-            replicas=replicas,
-            gpus_per_replica=GEN_TP,
-            slots=SLOTS,
-            kv_capacity_tokens=kv_capacity_tokens,
-            dispatch="least_loaded",
-        ),
-        learner=Learner(
-            schedule=schedule,
-            gpus=row.rollout_gpus,
-            update_fixed_s=row.update_s,
-            fixed_s=other_s,
-            sync_s=sync_s,
-        ),
-        run=Run(steps=_STEPS),
+    learner = Learner(
+        schedule=schedule,
+        gpus=row.rollout_gpus,
+        update_fixed_s=row.update_s,
+        fixed_s=other_s,
+        sync_s=sync_s,
     )
-    steps = simulate(scenario, seed=0, keep_groups=False).steps.iloc[_WARM_UP:]
+    steps = _steps(
+        lengths=lengths,
+        law=law,
+        cap_tokens=cap_tokens,
+        replicas=replicas,
+        kv_capacity_tokens=kv_capacity_tokens,
+        dispatch="least_loaded",
+        learner=learner,
+        n_steps=_STEPS,
+    ).iloc[_WARM_UP:]
     return (
         float(steps["pipeline/learner_wait_seconds"].mean()),
         float(steps["time/step_seconds"].mean()),
@@ -158,6 +154,30 @@ def colocated_seconds(
     kv_capacity_tokens: int | None,
 ) -> float:
     """Return mean seconds of generating 512 × 16 answers, dealt in contiguous equal parts."""
+    steps = _steps(
+        lengths=lengths,
+        law=law,
+        cap_tokens=cap_tokens,
+        replicas=replicas,
+        kv_capacity_tokens=kv_capacity_tokens,
+        dispatch="chunks",
+        learner=Learner(),
+        n_steps=4,
+    )
+    return float(steps["time/rollout_seconds"].mean())
+
+
+def _steps(
+    *,
+    lengths: str,
+    law: Law,
+    cap_tokens: int,
+    replicas: int,
+    kv_capacity_tokens: int | None,
+    dispatch: Literal["chunks", "least_loaded"],
+    learner: Learner,
+    n_steps: int,
+) -> pd.DataFrame:
     scenario = Scenario(
         workload=workload_of(UNPUBLISHED[lengths]),
         rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=cap_tokens),
@@ -168,11 +188,12 @@ def colocated_seconds(
             gpus_per_replica=GEN_TP,
             slots=SLOTS,
             kv_capacity_tokens=kv_capacity_tokens,
+            dispatch=dispatch,
         ),
-        run=Run(steps=4),
+        learner=learner,
+        run=Run(steps=n_steps),
     )
-    steps = simulate(scenario, seed=0, keep_groups=False).steps
-    return float(steps["time/rollout_seconds"].mean())
+    return simulate(scenario, seed=0, keep_groups=False).steps
 
 
 @cache
@@ -186,13 +207,9 @@ def _generation(lengths: str, gpus: int, law: AffineLaw) -> float:
     )
 
 
-def _lengths_of(variant: Variant) -> str:
-    return variant.name.rpartition(", other ")[0]
-
-
 def _fit(variant: Variant) -> dict[str, float]:
     # the engine's time is linear in the scale
-    return {"scale": GENERATION_S / _generation(_lengths_of(variant), 128, decode_law(GEN_TP))}
+    return {"scale": GENERATION_S / _generation(variant.lengths, 128, decode_law(GEN_TP))}
 
 
 @cache
@@ -204,7 +221,7 @@ def _fixed_s(lengths: str) -> float:
 
 
 def _fit_fixed(variant: Variant) -> dict[str, float]:
-    return {"fixed_s": _fixed_s(_lengths_of(variant))}
+    return {"fixed_s": _fixed_s(variant.lengths)}
 
 
 def _law(parameters: Mapping[str, float]) -> AffineLaw:
@@ -215,7 +232,7 @@ def _law(parameters: Mapping[str, float]) -> AffineLaw:
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    law, lengths = _law(parameters), _lengths_of(variant)
+    law, lengths = _law(parameters), variant.lengths
     found = {
         f"colocated on {gpus}: generation": _generation(lengths, gpus, law) for gpus in _COLOCATED
     }
@@ -250,7 +267,7 @@ def system(*, second_reading: bool = False) -> System:
         published=_published(),
         baseline=["colocated on 128: generation"],
         variants=[
-            Variant(f"{name}, other {other:g} s", {"other_s": other})
+            Variant(f"{name}, other {other:g} s", {"other_s": other}, lengths=name)
             for name in UNPUBLISHED
             for other in OTHER_S
         ],

@@ -42,16 +42,12 @@ def _generation(lengths: str) -> float:
     )
 
 
-def _lengths_of(variant: Variant) -> str:
-    return variant.name.rpartition(", sync ")[0]
-
-
 def _fit(variant: Variant) -> dict[str, float]:
-    return {"scale": GENERATION_S / _generation(_lengths_of(variant))}
+    return {"scale": GENERATION_S / _generation(variant.lengths)}
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    scale, lengths = parameters["scale"], _lengths_of(variant)
+    scale, lengths = parameters["scale"], variant.lengths
     wait, step = async_step(
         _ROW,
         lengths=lengths,
@@ -80,7 +76,7 @@ def system() -> System:
         },
         baseline=[_BASE],
         variants=[
-            Variant(f"{name}, sync {seconds:g} s", {"sync_s": seconds})
+            Variant(f"{name}, sync {seconds:g} s", {"sync_s": seconds}, lengths=name)
             for name in UNPUBLISHED
             for seconds in (4.4, 15.8)
         ],
