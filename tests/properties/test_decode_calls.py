@@ -7,11 +7,9 @@ import heapq
 import itertools
 import math
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from judge_decode import Judge
-from properties.test_decode_judge import build_case, close, merged
+from properties.test_decode_judge import build_case, close, merged, sweep_from_arguments
 
 from dapolab.sim import decode
 from dapolab.sim.replica import STATUS_NAMES, Engine
@@ -235,31 +233,20 @@ def test_kernel_and_judge_agree_on_stays_with_calls(data, dyadic):
     check(build_calls(lambda low, high: data.draw(st.integers(low, high)), dyadic))
 
 
-def sweep(n, seed, scale):
-    """Check ``n`` random cases; returns how often each feature occurred."""
-    seen = Counter()
-    for k in range(n):
-        rng = np.random.default_rng([seed, k])
-
-        def pick(low, high, rng=rng):
-            return int(rng.integers(low, high + 1))
-
-        case = build_calls(pick, k % 2 == 0, scale)
-        try:
-            got, judge = check(case)
-        except BaseException:
-            print("seed", seed, "case", k)
-            raise
-        seen.update({case[0].dispatch})
-        seen["held"] += got.n_held > 0
-        seen["yielded"] += judge.n_yielded > 0
-        seen["preempted"] += any(x.preemptions for x in judge.responses)
-        seen["lockstep"] += case[0].lockstep
-        seen["breaks"] += bool(case[3])
-        seen["kv limit"] += case[0].kv_capacity_tokens is not None
-    return seen
+def features(case):
+    """Check a case; return its features."""
+    hardware, breaks = case[0], case[3]
+    got, judge = check(case)
+    named = {
+        "held": got.n_held > 0,
+        "yielded": judge.n_yielded > 0,
+        "preempted": any(x.preemptions for x in judge.responses),
+        "lockstep": hardware.lockstep,
+        "breaks": bool(breaks),
+        "kv limit": hardware.kv_capacity_tokens is not None,
+    }
+    return {hardware.dispatch} | {name for name, is_there in named.items() if is_there}
 
 
 if __name__ == "__main__":
-    n_cases, first_seed, size = (int(text) for text in [*sys.argv[1:], "300", "0", "1"][:3])
-    print(n_cases, "cases agree:", dict(sweep(n_cases, first_seed, size).most_common()))
+    sweep_from_arguments(build=build_calls, seen_in=features)

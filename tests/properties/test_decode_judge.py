@@ -252,7 +252,7 @@ def features(case, judge):
     return found | {name for name, is_there in named.items() if is_there}
 
 
-def sweep(n, seed, scale):
+def sweep(n, seed, scale, *, build=build_case, seen_in=lambda case: features(case, check(case))):
     """Check ``n`` random cases, half of them with ties; returns how often each feature occurred."""
     seen = Counter()
     for k in range(n):
@@ -261,15 +261,20 @@ def sweep(n, seed, scale):
         def pick(low, high, rng=rng):
             return int(rng.integers(low, high + 1))
 
-        case = build_case(pick, k % 2 == 0, scale)
+        case = build(pick, k % 2 == 0, scale)
         try:
-            seen.update(features(case, check(case)))
+            seen.update(seen_in(case))
         except BaseException:
             print("seed", seed, "case", k)
             raise
     return seen
 
 
+def sweep_from_arguments(**parts):
+    """Run ``sweep`` by the command line: number of cases, first seed, scale."""
+    n, seed, scale = (int(text) for text in [*sys.argv[1:], "300", "0", "1"][:3])
+    print(n, "cases agree:", dict(sweep(n, seed, scale, **parts).most_common()))
+
+
 if __name__ == "__main__":
-    n_cases, first_seed, size = (int(text) for text in [*sys.argv[1:], "300", "0", "1"][:3])
-    print(n_cases, "cases agree:", dict(sweep(n_cases, first_seed, size).most_common()))
+    sweep_from_arguments()

@@ -11,6 +11,7 @@ from dapolab.scenario import Scenario, build
 from dapolab.sim.pipeline import Pipeline
 from dapolab.sim.run import SimRun, simulate
 from tests.properties.test_pipeline_judge import controls, thorough
+from tests.properties.test_service_properties import befalling
 
 FATES = {"trained", "degenerate", "surplus", "aborted", "stale"}
 LEARNER = {"update_s_per_token": 2e-5, "update_fixed_s": 0.3, "validation_s": 1.0}
@@ -96,32 +97,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def serviced(draw: st.DrawFn) -> Scenario:
     """Return a scenario in which responses fail, wait for scores or call tools; prompts run out."""
     document = draw(scenarios()).model_dump()
-    seconds = {
-        "median_s": draw(st.sampled_from([0.0, 0.02, 0.3])),
-        "sigma": draw(st.sampled_from([0.0, 1.0])),
-        "timeout_s": draw(st.sampled_from([None, 0.3])),
-    }
-    tables: dict[str, Any] = {
-        "reward": seconds
-        | {
-            "workers": draw(st.sampled_from([None, 1, 3])),
-            "on_timeout": draw(st.sampled_from(["wrong", "fail"])),
-        },
-        "tools": seconds
-        | {
-            "turns": draw(st.sampled_from([2, 3])),
-            "result_tokens": draw(st.sampled_from([0, 20])),
-            "on_timeout": draw(st.sampled_from(["go_on", "truncate", "fail"])),
-            "kv": draw(st.sampled_from(["recomputed", "kept"])),
-        },
-        "failures": {
-            "probability": draw(st.sampled_from([0.0, 0.02, 0.2, 0.5])),
-            "on_failure": draw(st.sampled_from(["fail_run", "drop_group", "drop_group", "retry"])),
-            "max_retries": draw(st.sampled_from([0, 2])),
-        },
-    }
-    chosen = draw(st.sets(st.sampled_from(sorted(tables)), min_size=1))
-    document["rollout"] |= {name: tables[name] for name in chosen}
+    document["rollout"] |= draw(
+        befalling(limit_s=0.3, result_tokens=20, probabilities=[0.0, 0.02, 0.2, 0.5])
+    )
     document["workload"]["prompts"]["epochs"] = draw(st.integers(1, 4))
     return build(document)
 

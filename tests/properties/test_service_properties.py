@@ -30,14 +30,14 @@ RESUMING = ("segments",)
 
 
 @st.composite
-def served(draw: st.DrawFn) -> Scenario:
-    """Return a scenario with at least one of the three tables."""
-    kinds = [kind for kind in COLLECTOR_KINDS if kind not in RESUMING]
-    scenario = draw(scenarios(draw(st.sampled_from(kinds))))
+def befalling(
+    draw: st.DrawFn, *, limit_s: float, result_tokens: int, probabilities: list[float]
+) -> dict[str, Any]:
+    """Return at least one of the three tables of what befalls a response beside its tokens."""
     seconds = {
         "median_s": draw(st.sampled_from([0.0, 0.02, 0.3])),
         "sigma": draw(st.sampled_from([0.0, 1.0])),
-        "timeout_s": draw(st.sampled_from([None, 0.05])),
+        "timeout_s": draw(st.sampled_from([None, limit_s])),
     }
     tables: dict[str, Any] = {
         "reward": seconds
@@ -48,22 +48,31 @@ def served(draw: st.DrawFn) -> Scenario:
         "tools": seconds
         | {
             "turns": draw(st.sampled_from([2, 3])),
-            "result_tokens": draw(st.sampled_from([0, 2])),
+            "result_tokens": draw(st.sampled_from([0, result_tokens])),
             "kv": draw(st.sampled_from(["recomputed", "kept"])),
             "on_timeout": draw(st.sampled_from(["go_on", "truncate", "fail"])),
         },
         "failures": {
-            "probability": draw(st.sampled_from([0.0, 0.05, 0.5, 1.0])),
+            "probability": draw(st.sampled_from(probabilities)),
             "on_failure": draw(st.sampled_from(["fail_run", "drop_group", "drop_group", "retry"])),
             "max_retries": draw(st.sampled_from([0, 2])),
         },
     }
     chosen = draw(st.sets(st.sampled_from(sorted(tables)), min_size=1))
+    return {name: tables[name] for name in chosen}
+
+
+@st.composite
+def served(draw: st.DrawFn) -> Scenario:
+    """Return a scenario with at least one of the three tables."""
+    kinds = [kind for kind in COLLECTOR_KINDS if kind not in RESUMING]
+    scenario = draw(scenarios(draw(st.sampled_from(kinds))))
+    tables = draw(befalling(limit_s=0.05, result_tokens=2, probabilities=[0.0, 0.05, 0.5, 1.0]))
     document = scenario.model_dump()
-    document["rollout"] |= {name: tables[name] for name in chosen}
+    document["rollout"] |= tables
     if "leftovers" in document["collector"]:
         document["collector"]["leftovers"] = "abort"
-    if "tools" in chosen and document["hardware"]["kv_capacity_tokens"] is not None:
+    if "tools" in tables and document["hardware"]["kv_capacity_tokens"] is not None:
         document["hardware"]["kv_capacity_tokens"] += 4  # the results of two calls
     for name in ("max_num_gen_batches", "max_sample_batches"):  # 0 waits for ever where all fail
         if document["collector"].get(name) == 0:
