@@ -1,7 +1,8 @@
-"""Damaged files through every reader of rollouts and logs: a table or one ConfigError, no more.
+"""Damaged files through every reader of rollouts, logs and configurations.
 
-Starts from small whole files of every format (and, where they are beside the checkout, from the
-real samples), damages their bytes, and reads them. A million inputs, hours on one core:
+Each gives a table, a report or one ConfigError, no more. Starts from small whole files of every
+format, the checker's test configurations and, where they are beside the checkout, the real samples;
+damages their bytes, and reads them. A million inputs, an hour and a half on one core:
 
     python -m tests.properties.fuzz_readers --inputs 1000000 --seed 1
 
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dapolab.check import Report, check_file
 from dapolab.errors import ConfigError
 from dapolab.logs import LogOptions, StepTable, read_log
 from dapolab.records import ReadOptions, read_records
@@ -43,6 +45,7 @@ TOKENS = (
     b"\n", b"\r", b"\0", b"\xff", b"\x1b[36m", b" - ", b":", b"step:", b"step:7 - a/b:1", b"nan",
     b"inf", b"-", b"1e999", b"9" * 25, b"{", b"}", b"[", b"]", b'"', b"'", b",", b"null", b"{'",
     b"Global step 3: ", b"Step 2 | ", b"(x pid=1)", b"\\u0000", b"\xf0\x9f", b"true", b"-1", b"0.5",
+    b"$", b"${", b"$((", b"`", b"\\\n", b"<<E\n", b"=", b"--", b" #", b"&a ", b"*a", b"!!py",
     b"R", b"c", b".", b"\x93", b"\x80\x02", b"\x95", b"(", b"t", b"q", b"r\xff\xff\xff\xff",
 )  # fmt: skip
 
@@ -111,6 +114,12 @@ def seeds() -> list[tuple[str, bytes]]:
     return found
 
 
+def configs() -> list[tuple[str, bytes]]:
+    """Whole configurations of every framework: (name, content)."""
+    folder = Path(__file__).parents[1] / "check_configs"
+    return [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
 def damaged(content: bytes, rng: random.Random) -> bytes:
     """Change one to six places: flip, drop, repeat, insert, cut, or swap two pieces."""
     data = bytearray(content)
@@ -140,7 +149,7 @@ def check(path: Path, read: Callable[[Path], object]) -> str:
     Raises
     ------
     AssertionError
-        A refusal of several lines, or a table that is none.
+        A refusal of several lines, a table that is none, or a summary of several lines.
     """
     try:
         found = read(path)
@@ -151,6 +160,8 @@ def check(path: Path, read: Callable[[Path], object]) -> str:
     if isinstance(found, StepTable):
         assert len(found.frame)
         assert not found.frame.duplicated(["run", "step"]).any()
+    elif isinstance(found, Report):
+        assert "\n" not in found.summary
     else:
         assert len(found.table)  # type: ignore[attr-defined]
     return ""
@@ -163,16 +174,16 @@ READERS: tuple[Callable[[Path], object], ...] = (
 
 
 def run(n_inputs: int, *, seed: int, folder: Path, keep: Path) -> int:
-    """Read ``n_inputs`` damaged files with both readers; return how many failed."""
-    whole = seeds()
+    """Read ``n_inputs`` damaged files with their readers; return how many failed."""
+    whole = [(*file, READERS) for file in seeds()] + [(*file, (check_file,)) for file in configs()]
     failures, start_s = 0, time.monotonic()
     for i in range(n_inputs):
         rng = random.Random(f"{seed}/{i}")
-        name, content = whole[i % len(whole)]
+        name, content, readers = whole[i % len(whole)]
         data = damaged(content, rng)
         path = folder / name
         path.write_bytes(data)
-        for read in READERS:
+        for read in readers:
             try:
                 check(path, read)
             except Exception:

@@ -7,6 +7,7 @@ import pandas as pd
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from dapolab.check import check_file
 from dapolab.logs import LogOptions, read_log
 from tests.log_lines import verl_line
 from tests.properties import fuzz_readers
@@ -102,6 +103,10 @@ def test_whole_seeds_are_read_by_one_reader(tmp_path: Path) -> None:
         path.write_bytes(content)
         refusals = [fuzz_readers.check(path, read) for read in fuzz_readers.READERS]
         assert "" in refusals, refusals
+    for name, content in fuzz_readers.configs():
+        path = tmp_path / name
+        path.write_bytes(content)
+        assert fuzz_readers.check(path, check_file) == "", name
 
 
 def test_damaged_files(tmp_path: Path) -> None:
