@@ -21,7 +21,13 @@ from dapolab.cli import COMMANDS, main
 from dapolab.studies.readme import FILES, filled
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCS = ("README.md", "README.zh.md", "sims/README.md", "tests/conformance/README.md")
+DOCS = (
+    "README.md",
+    "README.zh.md",
+    "CONTRIBUTING.md",
+    "sims/README.md",
+    "tests/conformance/README.md",
+)
 START = re.compile(r"^(?:dapolab|make|python -m gpu_runs|gpu_runs/run_gpu\.sh)\b(?![/.])")
 LIGHT = ("--jobs", "1", "--steps", "4", "--replications", "2")
 EXTRA = {

@@ -14,7 +14,7 @@ from dapolab.theory.sampling import expected_waves
 from gpu_runs.preset import Preset, load
 from gpu_runs.validate import drift, live, waves
 from gpu_runs.validate import first_update as first
-from gpu_runs.validate.context import vary
+from gpu_runs.validate.context import Context, vary
 from gpu_runs.validate.forecast import pseudo_values, replay, run_means, scenario_of, write_records
 from gpu_runs.validate.frozen import Job, answers, play
 from gpu_runs.validate.law import wave_seconds
@@ -80,6 +80,37 @@ def test_one_real_step_does_what_the_gradient_says(tmp_path: Path, sample: first
         changes[mode] = real.mean()
     # the first order lets token-mean leave wrong answers the shorter
     assert changes["token-mean"] < changes["seq-mean-token-mean"]
+
+
+def _verdicts(tmp_path: Path, *, by_answer_does: float) -> dict[str, str]:
+    """Verdicts where token-mean moves all by −1 as predicted and a mean by answer by so much."""
+    noise = np.random.default_rng(0).normal(scale=0.05, size=(2, len(drift.OBSERVABLES), 12))
+    rows = [
+        {"sample": i, "mode": mode, "quantity": name, "predicted": says, "measured": does + e}
+        for m, (mode, says, does) in enumerate(
+            [(drift.MODES[0], -1.0, -1.0), (drift.MODES[1], 0.0, by_answer_does)]
+        )
+        for q, name in enumerate(drift.OBSERVABLES)
+        for i, e in enumerate(noise[m, q].tolist())
+    ]
+    samples = pd.DataFrame(rows)
+    # accuracy rises under both, as ratios
+    of_accuracy = samples["quantity"] == "accuracy"
+    samples.loc[of_accuracy, ["predicted", "measured"]] = 1.0
+    context = Context(load("toy_cpu"), False, 0, "cpu", 1, tmp_path, tmp_path)
+    found = drift.judge(context, pd.DataFrame(), {"samples": samples})
+    return {outcome.claim.id: outcome.verdict for outcome in found}
+
+
+def test_a_loss_that_hardly_moves_lengths_is_judged_in_the_units_of_one_that_does(
+    tmp_path: Path,
+) -> None:
+    as_said = _verdicts(tmp_path, by_answer_does=0.05)
+    assert as_said["v-drift-token-mean"] == "holds"
+    assert as_said["v-drift-seq-mean-token-mean"] == "holds"
+    twin = _verdicts(tmp_path, by_answer_does=-0.5)
+    assert twin["v-drift-token-mean"] == "holds"
+    assert twin["v-drift-seq-mean-token-mean"] == "fails"
 
 
 # ---------------------------------------------------------------------- waves

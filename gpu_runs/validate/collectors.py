@@ -86,7 +86,7 @@ def _claim(name: str, statement: str, rows: tuple[Row, ...], **words: Any) -> Cl
         rows=rows,
         predict=_nothing,
         repeat="run of several steps with frozen weights; block of recorded steps",
-        n=6,
+        n=12,
         quick_n=6,
         **words,
     )

@@ -52,8 +52,8 @@ class Size:
 
 def size_of(context: Context) -> Size:
     """Return the sizes."""
-    n = context.n_runs or (2 if context.quick else 6)
-    return Size(max(4, n), n, 2, 10) if context.quick else Size(2 * n, n, 4, 40)
+    n = context.n_runs or (2 if context.quick else 12)
+    return Size(max(4, n), n, 2, 10) if context.quick else Size(4 * n, n, 8, 40)
 
 
 def presets_of(context: Context) -> dict[str, Preset]:

@@ -47,6 +47,9 @@ OBSERVABLES = {
 RATIO = 0.3
 NOTHING = 0.0
 """What the claim denies: that the first order says nothing of a real step."""
+LIKE_TOKEN_MEAN = -0.75
+"""What the claim on a mean by answer denies: that its step does what token-mean's does, in units of
+the latter. Of filler, which it moves most, that is three quarters; of lengths the whole."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Size:
 
 def size_of(context: Context) -> Size:
     """Return the sizes."""
-    return Size(3, 48, 64) if context.quick else Size(8, 192, 512)
+    return Size(3, 48, 64) if context.quick else Size(12, 192, 512)
 
 
 def objective_of(mode: str) -> Objective:
@@ -266,7 +269,7 @@ def _claim(name: str, statement: str, rows: tuple[Row, ...], **words: Any) -> Cl
         rows=rows,
         predict=_nothing,
         repeat="gradient sample, with the next sample's ∇E and a real step of its own",
-        n=8,
+        n=12,
         quick_n=8,
         **words,
     )
@@ -276,9 +279,10 @@ def judge(context: Context, predictions: pd.DataFrame, tables: Tables) -> Sequen
     """Judge the ratio measured/predicted by loss, accuracy apart, and the order of the losses."""
     samples = tables["samples"]
     sure = [name for name in OBSERVABLES if name != "accuracy"]
+    token, by_answer = MODES
     outcomes = [
-        _ratios(f"v-drift-{mode}", f"the loss {mode}", samples, [(mode, n) for n in sure])
-        for mode in MODES
+        _ratios("v-drift-token-mean", "the loss token-mean", samples, [(token, n) for n in sure]),
+        _by_answer(samples, by_answer, token, sure),
     ]
     accuracy = [(mode, "accuracy") for mode in MODES]
     outcomes.append(_ratios("v-drift-accuracy", "either loss", samples, accuracy))
@@ -317,6 +321,39 @@ def _ratios(
         # (m − p)/mean(p): a single small prediction does not blow up a ratio
         measured[row] = 1.0 + (real - predicted) / predicted.mean()
     return settle(claim, measured, predicted=dict.fromkeys(names, 1.0))
+
+
+def _by_answer(samples: pd.DataFrame, mode: str, base: str, quantities: Sequence[str]) -> Outcome:
+    """Judge errors in units of the other loss's change: this loss's own is too near to 0."""
+    names = {quantity: f"{quantity}, {mode}" for quantity in quantities}
+    claim = _claim(
+        f"v-drift-{mode}",
+        f"Where a step along the gradient of {mode} changes little, the first order says so: its "
+        f"error is within 30 % of the change that a step along {base} makes.",
+        tuple(
+            Row(
+                name=row,
+                kind="value",
+                says=0.0,
+                rival=LIKE_TOKEN_MEAN,
+                tolerance=RATIO,
+                why="as for the ratio, of which this is the numerator",
+                unit=f"of the change under {base}",
+            )
+            for row in names.values()
+        ),
+        kind="value",
+        how_to_read="Measured less predicted change, over the size of what is predicted of "
+        f"{base}. A ratio to its own prediction has no meaning where that is hardly different "
+        "from 0.",
+    )
+    measured = {}
+    for quantity, row in names.items():
+        error = _column(samples, mode, quantity, "measured") - _column(
+            samples, mode, quantity, "predicted"
+        )
+        measured[row] = error / abs(_column(samples, base, quantity, "predicted").mean())
+    return settle(claim, measured, predicted=dict.fromkeys(names.values(), 0.0))
 
 
 def _order(samples: pd.DataFrame) -> Outcome:

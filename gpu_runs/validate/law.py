@@ -24,6 +24,7 @@ from dapolab.report.style import INK, MUTED, OBSERVED, drawing, new_figure
 from dapolab.store import atomic_write
 from gpu_runs.measure import default_plan, medians
 from gpu_runs.measure import measure as time_engine
+from gpu_runs.preset import Preset
 from gpu_runs.setup import choose_device, make_task_and_model
 from gpu_runs.validate.context import Context, vary
 from gpu_runs.validate.live import live_preset, live_seeds
@@ -45,8 +46,9 @@ WITHOUT_FIXED = 1.6
 cost to a fifth of a second for their tokens."""
 ROLLOUT_ALONE = 1.8
 """Step over rollout in the same prototype: what a law of the engine alone would miss of a step."""
-CALIBRATING = 2
-"""Runs that give the learner's constants."""
+CALIBRATING = 4
+"""Runs that give the learner's constants, and passes over all cells: in as many processes at once
+as the runs will be, since a neighbour on the same caches slows both."""
 
 
 def law_file(context: Context) -> Path:
@@ -72,17 +74,23 @@ def calibrated(context: Context) -> dict[str, Any]:
 
 def _fit_cells(context: Context) -> LawFit:
     """Time the engine and fit an affine law: a wave is told by sums, and b(n) must add up."""
-    device = choose_device(context.device)
-    task, model = make_task_and_model(context.preset, device)
-    slots, cap = context.preset.engine.slots, context.preset.rollout.cap_tokens
-    plan = default_plan(slots=slots, max_context=model.config.max_positions, smoke=context.quick)
-    half = torch.bfloat16 if device.type == "cuda" else None
-    (seed,) = context.seeds(1, purpose=4)
-    trace = time_engine(model, task, plan, cap_tokens=cap, seed=seed, dtype=half)
-    table = medians(trace)
-    if device.type == "cpu":
-        table = table.assign(seconds=table["cpu_seconds"])
+    seeds = context.seeds(1 if context.quick else CALIBRATING, purpose=4)
+    work = [(context.preset, context.device, context.quick, seed) for seed in seeds]
+    table = pd.concat(context.map(_cells, work), ignore_index=True)
     return fit_law(table, concave=False, source=f"gpu_runs calibrate, {context.preset.name}")
+
+
+def _cells(work: tuple[Preset, str, bool, int]) -> pd.DataFrame:
+    """Return medians of one pass over the cells, on a CPU in CPU seconds."""
+    preset, chosen, quick, seed = work
+    device = choose_device(chosen)
+    task, model = make_task_and_model(preset, device)
+    slots, cap = preset.engine.slots, preset.rollout.cap_tokens
+    plan = default_plan(slots=slots, max_context=model.config.max_positions, smoke=quick)
+    half = torch.bfloat16 if device.type == "cuda" else None
+    table = medians(time_engine(model, task, plan, cap_tokens=cap, seed=seed, dtype=half))
+    seconds = table["cpu_seconds" if device.type == "cpu" else "seconds"]
+    return table.assign(seconds=seconds, run=f"{seed}-" + table["run"])
 
 
 def _learner(context: Context) -> dict[str, float]:
@@ -238,7 +246,7 @@ def _claim(name: str, statement: str, *, rival: float, why: str) -> Claim:
         how_to_read="Totals of a training run, the first step left out; the unit is the run. CPU "
         "seconds on a CPU: they leave waiting out, but not what a busy neighbour does to caches.",
         repeat="training run",
-        n=6,
+        n=12,
         quick_n=6,
     )
 

@@ -20,7 +20,7 @@ from gpu_runs.validate.waves_predict import closed_form
 
 Floats = npt.NDArray[np.float64]
 
-N_RUNS = 6
+N_RUNS = 12
 N_STEPS = 30
 TRAILING = 5
 """Steps of the trailing mean."""
@@ -136,7 +136,7 @@ def judge(context: Context, table: pd.DataFrame) -> Sequence[Outcome]:
         "run depend on each other: the unit is the run.",
         repeat="training run",
         n=N_RUNS,
-        quick_n=N_RUNS,
+        quick_n=6,
     )
     name = claim.rows[0].name
     return [settle(claim, {name: errors(table, "extrapolated")}, predicted={name: 0.0})]

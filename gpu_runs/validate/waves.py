@@ -29,8 +29,10 @@ N_PROMPTS = 256
 """The pool: small enough that every prompt's pass rate is estimated, and walked in epochs."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "exact refill": {"collector": {"kind": "exact_refill", "max_candidate_multiplier": 4}},
-    "rounds": {"collector": {"kind": "rounds", "gen_groups": 48, "max_num_gen_batches": 4}},
+    "rounds": {"collector": {"kind": "rounds", "gen_groups": 48, "max_num_gen_batches": 6}},
 }
+"""Rounds may be as many as a late stage needs to fill a batch: else hardly a run trains there, and
+what share of its tokens it used has no mean. The cap of exact refill does bind late."""
 _ROUNDS_SCALE = 1.5
 _REFILL = "exact refill"
 
@@ -47,7 +49,7 @@ def plan_of(context: Context) -> Plan:
     """Return the sizes."""
     if context.quick:
         return Plan(24, 6, 2, n_sim=40, n_bootstrap=100)
-    return Plan(32, 8, 3, n_sim=100, n_bootstrap=200)
+    return Plan(128, 16, 12, n_sim=100, n_bootstrap=200)
 
 
 def presets_of(context: Context) -> dict[str, Preset]:
@@ -167,7 +169,7 @@ def _claim(name: str, statement: str, rows: tuple[Row, ...], *, how_to_read: str
         predict=_nothing,
         how_to_read=how_to_read,
         repeat="run of several steps with frozen weights; block of answers of the prediction",
-        n=8,
+        n=16,
         quick_n=6,
     )
 
