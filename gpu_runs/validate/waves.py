@@ -49,7 +49,7 @@ def plan_of(context: Context) -> Plan:
     """Return the sizes."""
     if context.quick:
         return Plan(24, 6, 2, n_sim=40, n_bootstrap=100)
-    return Plan(128, 16, 12, n_sim=100, n_bootstrap=200)
+    return Plan(256, 32, 8, n_sim=300, n_bootstrap=200)
 
 
 def presets_of(context: Context) -> dict[str, Preset]:
@@ -169,7 +169,7 @@ def _claim(name: str, statement: str, rows: tuple[Row, ...], *, how_to_read: str
         predict=_nothing,
         how_to_read=how_to_read,
         repeat="run of several steps with frozen weights; block of answers of the prediction",
-        n=16,
+        n=32,
         quick_n=6,
     )
 
