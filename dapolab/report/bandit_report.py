@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -58,8 +58,8 @@ HEADS = {
 _ENDS_READ = "Means over seeds with 99 % intervals; shares in per cent."
 FIRST = "first/"
 FIRST_READ = """\
-first: what the first update changes, per unit of learning rate; without an interval exact, \
-with a filter that of an endless refill."""
+first: what the first update changes, per unit of learning rate; a number without an interval \
+is exact, and a filter is taken to refill without end."""
 _GRADIENT = "gradient/"
 _FIRST_CAPTION = FIRST_READ.replace("first: what", "What")
 
@@ -82,16 +82,22 @@ _FIGURES = (
     ),
 )
 _READ = {
-    "lengths": (
-        "Each panel is exact in the policy, the band is the 99 % interval of the mean over seeds. "
-        "Look at right and wrong apart: the mean also moves because right answers become likely."
-    ),
+    "lengths": "Expected lengths, exact in the policy. Look at right and wrong apart: the mean "
+    "also moves because right answers become likely.",
     "policy": "A curve that flattens early has run out of groups with a signal, or of entropy.",
-    "clip": "Mean over a rollout's updates. With one update a rollout nothing is ever clipped.",
-    "prompts": "Prompts in the order of the environment: the pass rates at the start tell which "
-    "is which. Gains are per step; a mode that takes larger steps gains more everywhere.",
-    "groups": "Mixed or kept groups over sampled ones, and trained ones over wanted ones.",
+    "clip": "Tokens whose own gradient the clip takes away, above at 1 + high and below at "
+    "1 − low; mean over a rollout's updates. With one update a rollout nothing is ever clipped.",
+    "prompts": "A panel is a prompt, named by its pass rate at the start. Gains are per step; a "
+    "mode that takes larger steps gains more everywhere.",
+    "groups": "A mixed group holds right and wrong answers: the others have no advantage and "
+    "teach nothing.",
 }
+_READ_OF = {
+    "rollout/effective_group_ratio": "Mixed groups: mixed (or, with a filter, kept) over sampled.",
+    "rollout/effective_fill_ratio": "Slots filled: trained groups over wanted ones.",
+}
+"""What is said of a panel where it is drawn."""
+_BAND = "A line is the mean over seeds, its band the 99 % interval; a step is one rollout."
 
 
 def shown_metrics(estimates: Estimates, curves: pd.DataFrame | None = None) -> list[str]:
@@ -176,7 +182,7 @@ def bandit_document(
     for name, heading, metrics in figures_of:
         drawn = [m for m in metrics if m in shown and (curves["metric"] == m).any()]
         if drawn:
-            figures.append(_figure(name, heading, curves, drawn, list(estimates)))
+            figures.append(_figure(name, _heading(heading, drawn), curves, drawn, list(estimates)))
     at_first = [m for m in shown if m.startswith((FIRST, _GRADIENT))]
     at_end = [m for m in shown if m not in at_first]
     first = _table_of(estimates, at_first, _FIRST_CAPTION)
@@ -254,44 +260,113 @@ def effects_document(
     return Document(title, lead, sections, provenance=provenance or {})
 
 
+def _heading(heading: str, drawn: Sequence[str]) -> str:
+    """Return a figure's title: what it is called, or its one quantity."""
+    if heading == "Pass rate and entropy" and len(drawn) == 1:
+        return head(drawn[0]).partition(",")[0].capitalize()
+    return heading
+
+
 def _figure(
     name: str, heading: str, curves: pd.DataFrame, metrics: Sequence[str], modes: Sequence[str]
 ) -> FigureSpec:
+    panels = _distinct(curves, metrics)
     with drawing():
-        n_rows = -(-len(metrics) // _PANELS_A_ROW)
-        n_columns = -(-len(metrics) // n_rows)
+        n_rows = -(-len(panels) // _PANELS_A_ROW)
+        n_columns = -(-len(panels) // n_rows)
         n_legend = _legend_columns(modes)
         height_in = 0.3 + 0.2 * -(-len(modes) // n_legend) + 2.7 * n_rows
         figure = new_figure(height_in=height_in)
-        panels = np.atleast_1d(figure.subplots(n_rows, n_columns)).flatten()
-        for spare in panels[len(metrics) :]:
+        places = np.atleast_1d(figure.subplots(n_rows, n_columns)).flatten()
+        for spare in places[len(panels) :]:
             spare.remove()
-        axes_row = panels[: len(metrics)]
-        for axes, metric in zip(axes_row, metrics, strict=True):
-            _panel(axes, curves[curves["metric"] == metric], modes)
-            axes.set_title(head(metric))
+        axes_row = places[: len(panels)]
+        for axes, alike in zip(axes_row, panels, strict=True):
+            rows = curves[curves["metric"] == alike[0]]
+            _panel(axes, rows, modes)
+            axes.set_title(_title(alike, rows))
         handles, labels = axes_row[0].get_legend_handles_labels()
         # long enough that a dash is told from a dot
         figure.legend(
             handles, labels, loc="outside upper left", ncols=n_legend, handlelength=_HANDLE_EM
         )
-    ends = []
-    for mode in modes:
-        rows = curves[(curves["mode"] == mode) & (curves["metric"] == metrics[0])]
-        if len(rows):
-            start, end = (formats.number(float(rows["mean"].iloc[i])) for i in (0, -1))
-            ends.append(f"{mode} {start} to {end}")
-    said = f"{head(metrics[0])}: {'; '.join(ends)}"
+    said = [_READ[name], *(_READ_OF[m] for m in metrics if m in _READ_OF), _BAND]
+    if same := _coinciding(curves[curves["metric"].isin(metrics)], modes):
+        said.append(f"Curves that lie on one another: {same}.")
     return FigureSpec(
-        name=name, figure=figure, title=heading, alt=f"{said}.", how_to_read=_READ[name]
+        name=name,
+        figure=figure,
+        title=heading,
+        alt=_alt(curves, [alike[0] for alike in panels], modes),
+        how_to_read=" ".join(said),
     )
 
 
+def _distinct(curves: pd.DataFrame, metrics: Sequence[str]) -> list[list[str]]:
+    """Return the metrics by panels: those of equal curves, as of one length for all, share one."""
+    panels: list[tuple[bytes, list[str]]] = []
+    for metric in metrics:
+        drawn = curves.loc[curves["metric"] == metric, ["step", "mean"]].to_numpy(float).round(9)
+        same = next((alike for key, alike in panels if key == drawn.tobytes()), None)
+        if same is None:
+            panels.append((drawn.tobytes(), [metric]))
+        else:
+            same.append(metric)
+    return [alike for _, alike in panels]
+
+
+def _title(alike: Sequence[str], rows: pd.DataFrame) -> str:
+    if alike[0].startswith(PROMPT_ACCURACY):
+        number = alike[0].removeprefix(PROMPT_ACCURACY)
+        first = rows.loc[rows["step"] == rows["step"].min(), "mean"].mean()
+        return f"prompt {number}, from {_shown(float(first), 'share')}"
+    return " = ".join(head(metric) for metric in alike)
+
+
+def _coinciding(curves: pd.DataFrame, modes: Sequence[str]) -> str:
+    """Return the modes whose curves are equal in every metric drawn."""
+    found: dict[bytes, list[str]] = {}
+    for mode in modes:
+        own = curves.loc[curves["mode"] == mode, ["step", "mean"]].to_numpy(float)
+        if len(own):
+            found.setdefault(own.round(9).tobytes(), []).append(mode)
+    return "; ".join(", ".join(same) for same in found.values() if len(same) > 1)
+
+
+def _alt(curves: pd.DataFrame, metrics: Sequence[str], modes: Sequence[str]) -> str:
+    """Return each panel's first and last values; of many panels the first and the last."""
+    said = []
+    for metric in metrics if len(metrics) <= _PANELS_A_ROW else (metrics[0], metrics[-1]):
+        ends = []
+        for mode in modes:
+            rows = curves[(curves["mode"] == mode) & (curves["metric"] == metric)]
+            if len(rows):
+                unit = _unit(rows)
+                start, end = (_shown(float(rows["mean"].iloc[i]), unit) for i in (0, -1))
+                ends.append(f"{mode} {start} to {end}")
+        said.append(f"{head(metric)}: {'; '.join(ends)}.")
+    return " ".join(said)
+
+
+def _unit(rows: pd.DataFrame) -> str:
+    return str(rows["unit"].iloc[0]) if "unit" in rows and len(rows) else ""
+
+
+def _shown(value: float, unit: str) -> str:
+    return f"{formats.number(100 * value)} %" if unit == "share" else formats.number(value)
+
+
 def _legend_columns(modes: Sequence[str]) -> int:
-    """Return how many names of modes fit side by side, whole."""
-    widest = min(_LONGEST, max(map(len, modes)))
-    # a letter of 9 points is at most 0.6 em wide on average; gaps take 25 points beside the line
-    return max(1, min(3, len(modes), int(8 * WIDTH_IN / (0.6 * widest + _HANDLE_EM + 25 / 9))))
+    """Return how many columns of names of modes fit side by side, whole."""
+    letters = [min(_LONGEST, len(mode)) for mode in modes]
+    for n in range(min(4, len(modes)), 1, -1):
+        # matplotlib fills one column after the other, the first ones with what is left over
+        columns = np.array_split(letters, n)
+        # a letter of 9 points is at most 0.6 em wide on average; gaps take 25 points beside a line
+        widths = (0.6 * max(column) + _HANDLE_EM + 25 / 9 for column in columns)
+        if sum(widths) <= 8 * WIDTH_IN:
+            return n
+    return 1
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
@@ -311,3 +386,5 @@ def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
     axes.tick_params(axis="y", labelcolor=MUTED)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("step")
+    if _unit(rows) == "share":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))

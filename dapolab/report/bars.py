@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from dapolab.report.formats import number
+from dapolab.report.formats import number, tick
 from dapolab.report.style import (
     CARD,
     INK,
@@ -71,9 +71,7 @@ def stacked_bars(
             )
         label_policies(axes, policies)
         axes.set_xlim(0, longest * 1.16)
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda x, _: f"{x:,.4g}" if x < 1e4 else f"{x:,.0f}")
-        )
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(x)))
         axes.set_xlabel(x_label)
         _legend(figure, parts, colours=colours, labels=labels)
     return figure

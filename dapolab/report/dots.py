@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dapolab.report.formats import estimate
+from dapolab.report.formats import estimate, tick
 from dapolab.report.style import (
     CARD,
     INK,
@@ -159,7 +159,7 @@ def _ratio_axis(axes: Axes, drawn: Sequence[float], *, reference: float | None) 
         pad = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
         axes.set_xlim(low - pad, high + pad)
         axes.locator_params(axis="x", nbins=6)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.4g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: tick(x)))
 
 
 def _series_legend(figure: Figure, series: Sequence[Dots]) -> None:

@@ -19,7 +19,7 @@ from dapolab.report.style import (
     plain,
 )
 
-_COMMA = FuncFormatter(lambda x, _: f"{x:,.4g}")
+_COMMA = FuncFormatter(lambda x, _: formats.tick(x))
 
 
 def latency_figure(points: pd.DataFrame) -> FigureSpec:
@@ -229,6 +229,7 @@ def censoring_figure(rows: pd.DataFrame) -> FigureSpec:
             axes.set_ylim(len(words) - 0.5, -0.5)
             axes.set_title(f"cut at {cut:,} tokens")
             axes.set_xlabel("mean length at cap 30,000, tokens")
+            axes.locator_params(axis="x", nbins=4)
             axes.xaxis.set_major_formatter(_COMMA)
     return FigureSpec(
         name="censoring",

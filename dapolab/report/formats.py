@@ -9,6 +9,7 @@ import pandas as pd
 from dapolab.stats import Estimate
 
 MISSING = "—"
+_NARROW = 0.02
 
 
 def decimals_for(value: float, *, half_width: float) -> int:
@@ -36,6 +37,11 @@ def number(value: float, *, decimals: int | None = None) -> str:
     return text.replace("-", "−") if float(text.replace(",", "")) != 0 else text.lstrip("-")
 
 
+def tick(value: float) -> str:
+    """Return a number of an axis: at most four digits, never a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+
+
 def estimate(value: Estimate) -> str:
     """Return ``mean [low, high]`` in the digits that the interval supports; shares in per cent."""
     scale, suffix = (100.0, " %") if value.unit == "share" else (1.0, "")
@@ -50,6 +56,19 @@ def estimate(value: Estimate) -> str:
         return number(mean) + suffix
     text = number(mean, decimals=decimals) + suffix
     return f"{text} [{number(low, decimals=decimals)}, {number(high, decimals=decimals)}]"
+
+
+def brief(value: Estimate) -> str:
+    """Return an estimate for running text: three digits, the interval only where they hide it.
+
+    An interval narrower than two per cent of the mean on either side is left to the tables.
+    """
+    if value.low is None or value.high is None:
+        return estimate(value)
+    if (value.high - value.low) / 2 > _NARROW * abs(value.mean):
+        return estimate(value)
+    scale, suffix = (100.0, " %") if value.unit == "share" else (1.0, "")
+    return number(value.mean * scale) + suffix
 
 
 def is_missing(value: Any) -> bool:

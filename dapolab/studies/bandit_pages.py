@@ -56,7 +56,7 @@ CLIP = bandit_study(
     title="What clipping does to a policy",
     question="does clip-higher raise entropy, and what does a clip silence?",
     lead="**Whether a higher clip raises or lowers entropy depends on what is likely and what is "
-    "right.** From high = 0.2 to 0.5 it falls from "
+    "right.** From a clip at 1 + 0.2 to one at 1 + 0.5 (high = 0.2 and 0.5) entropy falls from "
     "{many-arms-likely-right|clip.high=0.2|entropy/answer} to "
     "{many-arms-likely-right|clip.high=0.5|entropy/answer} nats where the likely answer is right, "
     "rises from {many-arms-random|clip.high=0.2|entropy/answer} to "
@@ -68,10 +68,12 @@ CLIP = bandit_study(
     "= 0.2 and to {rare-token|clip.high=0.5|reward/accuracy|1} with 0.5, about five times and not "
     "to be told apart: the clip stops the answer's own gradient, not the wrong answers' push on "
     "it. Without any clip it is {rare-token|no-clip|reward/accuracy|1}. Against a sampler that is "
-    "not the policy, importance weights, TIS and IcePop take the bias of the first gradient from "
+    "not the policy, importance weights, truncated ones (TIS) and a band of them (IcePop) take the "
+    "bias of the first gradient from "
     "{mismatch|no-correction|gradient/bias_share} to {mismatch|importance|gradient/bias_share}, "
     "{mismatch|tis|gradient/bias_share} and {mismatch|icepop|gradient/bias_share}, at more spread; "
-    "here that buys no pass rate, and bypass with a clip has the largest bias.",
+    "here that buys no pass rate. A PPO clip about the sampler in place of the policy (bypass) has "
+    "the largest bias, {mismatch|bypass+ppo|gradient/bias_share}.",
     parts=(
         Part(
             "rare_token",
@@ -121,10 +123,10 @@ OVERLONG = bandit_study(
     "{overlong|mask-truncated|reward/accuracy} and {overlong|exclude-truncated|reward/accuracy}. A "
     "filter on shaped rewards keeps "
     "{overlong|overlong+filter-shaped|rollout/effective_group_ratio} of the groups at the end, one "
-    "on raw rewards {overlong|overlong+filter-raw|rollout/effective_group_ratio}: what it keeps "
-    "more differs in length alone, and its pass rate is lower: "
-    "{overlong|overlong+filter-shaped|reward/accuracy} and "
-    "{overlong|overlong+filter-raw|reward/accuracy}.",
+    "on raw rewards {overlong|overlong+filter-raw|rollout/effective_group_ratio}: the groups that "
+    "only the first keeps differ in length alone, and its pass rate is lower: "
+    "{overlong|overlong+filter-shaped|reward/accuracy} "
+    "against {overlong|overlong+filter-raw|reward/accuracy}.",
     parts=(
         Part(
             "overlong",
@@ -142,9 +144,9 @@ DYNAMIC_SAMPLING = bandit_study(
     "step gains {difficulty-ladder|mean_only+filter-raw|first/reward/accuracy} of pass rate per "
     "unit of learning rate, and {difficulty-ladder|mean_only|first/reward/accuracy} without; "
     "compared at equal pass rate (last table) no prompt differs by half a point. The price is "
-    "groups that are thrown away: at the end "
+    "groups that are thrown away: with filter and std together only "
     "{difficulty-ladder|grpo+filter-raw|rollout/effective_group_ratio} of those sampled are mixed "
-    "with both. Dividing by the std enlarges the step more "
+    "at the end. Dividing by the std enlarges the step more "
     "({difficulty-ladder|grpo|first/reward/accuracy}) and does turn it a little, towards hard "
     "and easy prompts, away from the middle.",
     parts=(

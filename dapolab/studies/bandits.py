@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dapolab.report import Document, FigureSpec, Section
-from dapolab.report.bandit_report import bandit_document, effects_document
+from dapolab.report.bandit_report import FIRST, bandit_document, effects_document
 from dapolab.report.document import Block
 from dapolab.stats import Estimate
 from dapolab.studies.lead import estimate_of, filled
@@ -79,7 +79,7 @@ def bandit_study(
                 "a bandit tells direction and size of a push on a tiny policy: no wall-clock, no "
                 "big model; what of it a small transformer shows is in predicted_vs_measured",
             ),
-            provenance=dict(provenance) | {"seeds": str(_n_of(tables))},
+            provenance=dict(provenance) | _seeds(tables),
         )
 
     return Study(name, question, len(parts), measure, document, needs_torch=True)
@@ -150,8 +150,13 @@ def estimates_from(table: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
     return found
 
 
-def _n_of(tables: Tables) -> int:
-    return max(int(table["n"].max()) for table in tables.values() if "n" in table)
+def _seeds(tables: Tables) -> dict[str, str]:
+    """Return of how many seeds the trainings are, and the first updates where those are sampled."""
+    rows = pd.concat([table for table in tables.values() if {"metric", "n"} <= set(table.columns)])
+    first = rows["metric"].str.startswith((FIRST, "gradient/"))
+    sampled = int(rows.loc[first, "n"].max()) if first.any() else 1
+    own = {"seeds": str(int(rows.loc[~first, "n"].max()))}
+    return own | ({"batches of a first update": f"{sampled:,}"} if sampled > 1 else {})
 
 
 def _sections(part: Part, tables: Tables) -> list[Section]:

@@ -15,6 +15,8 @@ _FIELD = re.compile(r"\{([^{}]+)\}")
 def filled(text: str, tables: Tables) -> str:
     """Return ``text`` with each ``{part|row|metric}`` as the estimate at the end of training.
 
+    A narrow interval is left out: the tables below have it.
+
     ``{part|row|metric|step}`` is that of a curve at a step. The tables are ``part.effects`` or
     ``part.estimates``, and ``part.curves``.
 
@@ -23,7 +25,7 @@ def filled(text: str, tables: Tables) -> str:
     KeyError
         The tables have no such number.
     """
-    return _FIELD.sub(lambda match: formats.estimate(found(match[1], tables)), text)
+    return _FIELD.sub(lambda match: formats.brief(found(match[1], tables)), text)
 
 
 def found(field: str, tables: Tables) -> Estimate:
