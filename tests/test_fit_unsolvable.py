@@ -1,20 +1,20 @@
-"""Prompts that are never solved: found where the data show them, left out where they do not."""
+"""Unsolvable prompts: found where the data show them, left out where they do not."""
 
 import tomllib
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import integrate, special, stats
 
 from dapolab.check.workload import from_workload
-from dapolab.scenario import JointWorkload, Prompts, build
-from dapolab.workload import PromptStream
+from dapolab.scenario import JointWorkload, build
 from dapolab.workload.fit import draws_text, fit_workload, joint, read_draws, to_toml, with_draw
+from dapolab.workload.fit.compositions import Compositions
 from dapolab.workload.fit.likelihood import Likelihood
 from dapolab.workload.fit.problem import Problem
 from dapolab.workload.fit.rows import prepare
-from dapolab.workload.fit.unsolvable import NEEDED, Compositions
+from dapolab.workload.fit.unsolvable import NEEDED, NEEDED_TOGETHER
+from tests.prompt_tables import counts, reasons, table_of, verdicts_of
 
 TRUE = JointWorkload(
     median_tokens=600.0,
@@ -27,44 +27,13 @@ TRUE = JointWorkload(
 )
 
 
-def table_of(workload, *, n_prompts, n=8, seed=1, cap=10**6):
-    pool = workload.model_copy(update={"prompts": Prompts(count=n_prompts)})
-    groups = PromptStream(pool, group_size=n, cap_tokens=cap, seed=seed).draw(0, n_prompts)
-    return pd.DataFrame(
-        {
-            "prompt_id": np.repeat(np.arange(n_prompts), n),
-            "n_tokens": groups.n_tokens_PG.ravel(),
-            "correct": groups.correct_PG.ravel(),
-            "truncated": groups.truncated_PG.ravel(),
-        }
-    )
-
-
-def counts(mean, sd, share, *, n_prompts, n=8, seed=0):
-    """Right answers of each prompt, drawn without the code under test."""
-    rng = np.random.default_rng(seed)
-    p = special.expit(rng.normal(mean, sd, n_prompts))
-    p[rng.random(n_prompts) < share] = 0.0
-    return rng.binomial(n, p).astype(float), np.full(n_prompts, float(n))
-
-
-def verdicts_of(right, n=8):
-    correct = np.arange(n) < right[:, None]
-    return pd.DataFrame(
-        {"prompt_id": np.repeat(np.arange(len(right)), n), "correct": correct.ravel()}
-    )
-
-
-def reasons(fit):
-    return {name: why for names, why in fit.not_identified for name in names.split(", ")}
-
-
 @pytest.fixture(scope="module")
 def with_lengths():
     return fit_workload(table_of(TRUE, n_prompts=260), selection="all", goodness=False, n_draws=300)
 
 
-def test_compositions_have_the_likelihood_that_scipy_integrates():
+@pytest.mark.parametrize("guess", [0.0, 0.15])
+def test_compositions_have_the_likelihood_that_scipy_integrates(guess):
     right, judged = np.array([0.0, 3.0, 5.0, 0.0]), np.array([4.0, 4.0, 5.0, 2.0])
     share, sd, accuracy = 0.2, 1.3, 0.4
     mean = accuracy * np.sqrt(1 + 0.346 * sd**2)
@@ -75,22 +44,33 @@ def test_compositions_have_the_likelihood_that_scipy_integrates():
             p = special.expit(mean + sd * z)
             return p**k * (1 - p) ** (n - k) * stats.norm.pdf(z)
 
-        expected += np.log(0.8 * integrate.quad(inner, -9, 9, epsabs=1e-12)[0] + share * (k == 0))
+        atom = guess**k * (1 - guess) ** (n - k)
+        expected += np.log(0.8 * integrate.quad(inner, -9, 9, epsabs=1e-12)[0] + share * atom)
     found = Compositions(right, judged, n_nodes=121)
-    value, slope = found.log_likelihood(share, np.array([accuracy, np.log(sd)]))
+    value, slope = found.log_likelihood(share, np.array([accuracy, np.log(sd)]), guess)
     # the nodes end at ±5 standard deviations, beyond which lies 6e-7 of the mass
     assert value == pytest.approx(expected, abs=5e-6)
-    for i, step in enumerate(np.eye(2) * 1e-5):
-        ends = [
-            found.log_likelihood(share, np.array([accuracy, np.log(sd)]) + sign * step)[0]
-            for sign in (1, -1)
-        ]
-        assert slope[i] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-5)
+    with np.errstate(divide="ignore"):
+        x = np.array([accuracy, np.log(sd), special.logit(share), special.logit(guess)])
+
+    def at(x):
+        return found.log_likelihood(float(special.expit(x[2])), x[:2], float(special.expit(x[3])))
+
+    for i, step in enumerate(np.eye(4) * 1e-5):
+        assert slope[i] == pytest.approx((at(x + step)[0] - at(x - step)[0]) / 2e-5, abs=1e-5)
 
 
-def test_the_likelihood_mixes_the_law_with_itself_at_pass_rate_zero():
-    """Its parts are fits without the atom: one at the law's accuracy, one where none is right."""
-    law = TRUE.model_copy(update={"loop_share": 0.1, "unsolvable_share": 0.3, "mean_logit": -0.5})
+@pytest.mark.parametrize("guess", [0.0, 0.2])
+def test_the_likelihood_mixes_the_law_with_itself_at_the_guess_rate(guess):
+    """Its parts are fits without the atom: one at the law's accuracy, one where all are guesses."""
+    law = TRUE.model_copy(
+        update={
+            "loop_share": 0.1,
+            "unsolvable_share": 0.3,
+            "guess_rate": guess,
+            "mean_logit": -0.5,
+        }
+    )
     rows, _ = prepare(
         table_of(law, n_prompts=40, n=4, cap=900), selection="all", cap_tokens=900, steps=None
     )
@@ -108,12 +88,16 @@ def test_the_likelihood_mixes_the_law_with_itself_at_pass_rate_zero():
     }
 
     def contributions(**changed):
-        fixed = {**values, "unsolvable_logit": -np.inf, **changed}
+        fixed = {**values, "unsolvable_logit": -np.inf, "guess_logit": -np.inf, **changed}
         return Likelihood(rows, Problem(True, True, fixed=fixed)).contributions(np.empty(0))
 
-    plain, never = contributions(), contributions(accuracy_logit=-300.0)
-    expected = np.log(0.7 * np.exp(plain) + 0.3 * np.exp(never))
-    found = contributions(unsolvable_logit=float(special.logit(0.3)))
+    with np.errstate(divide="ignore"):
+        at_guess = float(special.logit(guess))
+    # no spread of pass rates: all at the guess rate, levels and loops as before
+    guessed = contributions(accuracy_logit=max(at_guess, -300.0), log_sd_logit=-300.0)
+    plain = contributions()
+    expected = np.log(0.7 * np.exp(plain) + 0.3 * np.exp(guessed))
+    found = contributions(unsolvable_logit=float(special.logit(0.3)), guess_logit=at_guess)
     assert found == pytest.approx(expected, abs=1e-9)
     assert rows.truncated.any()
     assert np.abs(found - plain).max() > 0.5
@@ -152,6 +136,14 @@ def test_the_joint_law_comes_back_with_lengths(with_lengths, name):
         assert found.low < TRUE.unsolvable_share < found.high
 
 
+def test_never_solved_prompts_ask_for_no_guess_rate(with_lengths):
+    assert with_lengths.workload.guess_rate == 0.0
+    assert "guess_rate" not in with_lengths.estimates
+    why = reasons(with_lengths)["guess_rate"]
+    assert why.startswith("0 fits these data; up to ")
+    assert 0.001 < float(why.split("up to ")[1].split()[0]) < 0.25
+
+
 def test_it_is_said_and_written(with_lengths, tmp_path):
     (said,) = with_lengths.warnings
     assert "fitted as never solved" in said
@@ -171,8 +163,10 @@ def test_solvable_prompts_alone_ask_for_no_atom(mean):
     """One seed in a thousand may, by the level of the test; of these sixteen none does."""
     for seed in range(8):
         right, judged = counts(mean, 1.8, 0.0, n_prompts=200, seed=seed)
-        none, best = Compositions(right, judged, n_nodes=61).best()
+        shapes = Compositions(right, judged, n_nodes=61)
+        none, best = shapes.best()
         assert best.log_likelihood - none.log_likelihood < NEEDED
+        assert shapes.guessed(best).log_likelihood - none.log_likelihood < NEEDED_TOGETHER
 
 
 def test_what_does_not_ask_for_it_is_fitted_as_if_it_were_unknown(monkeypatch):
@@ -203,7 +197,9 @@ def test_kept_groups_and_single_answers_cannot_show_it():
     right, _ = counts(0.5, 1.5, 0.2, n_prompts=200, seed=5)
     kept = verdicts_of(right[(right > 0) & (right < 8)])
     fit = fit_workload(kept, selection="kept_mixed", goodness=False, n_draws=50)
-    assert reasons(fit)["unsolvable_share"] == "such prompts leave no kept group; 0 is assumed"
+    assert reasons(fit)["unsolvable_share"] == (
+        "such prompts leave no kept group, or guessed ones that look hard; 0 is assumed"
+    )
     one = verdicts_of(right).groupby("prompt_id").head(1)
     fit = fit_workload(one, selection="all", goodness=False, n_draws=50)
     assert reasons(fit)["unsolvable_share"] == "one response a prompt; 0 is assumed"
@@ -225,5 +221,10 @@ def test_held_out_accuracy_of_mixed_groups_holds_with_it_and_fails_without(monke
 def test_the_checker_counts_fewer_mixed_groups(tmp_path):
     """Half of the prompts never solved, the others at 1/2: 1/2 · (1 − 2/16) of groups of 4."""
     file = tmp_path / "w.toml"
-    file.write_text("[workload]\nmean_logit = 0.0\nsd_logit = 0.0\nunsolvable_share = 0.5\n")
-    assert from_workload(file, group_size=4).p_mixed == pytest.approx(0.5 * (1 - 2 / 16))
+    half = "[workload]\nmean_logit = 0.0\nsd_logit = 0.0\nunsolvable_share = 0.5\n"
+    file.write_text(half)
+    own = 0.5 * (1 - 2 / 16)
+    assert from_workload(file, group_size=4).p_mixed == pytest.approx(own)
+    file.write_text(half + "guess_rate = 0.25\n")
+    guessed = 0.5 * (1 - (1 + 81) / 256)
+    assert from_workload(file, group_size=4).p_mixed == pytest.approx(own + guessed)

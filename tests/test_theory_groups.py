@@ -158,15 +158,25 @@ def test_logit_normal_without_spread_is_one_prompt() -> None:
     assert got.p_mixed == pytest.approx(1 - 2 / 16)
 
 
-@pytest.mark.parametrize(("mu", "sigma", "share"), [(3.3, 1.3, 0.09), (-1.0, 2.5, 0.4)])
-def test_unsolvable_prompts_are_an_atom_of_the_prior(mu: float, sigma: float, share: float) -> None:
-    """The same prior by its quantile function: flat at 0, then the logit-normal law."""
+@pytest.mark.parametrize(
+    ("mu", "sigma", "share", "guess"),
+    [(3.3, 1.3, 0.09, 0.0), (-1.0, 2.5, 0.4, 0.0), (3.3, 1.3, 0.09, 0.04), (-1.0, 2.5, 0.4, 0.25)],
+)
+def test_unsolvable_prompts_are_an_atom_of_the_prior(
+    mu: float, sigma: float, share: float, guess: float
+) -> None:
+    """The same prior by its quantile function: flat at the guess rate, then the logit-normal law.
+
+    Only the area under it counts, so it need not rise from one to the other.
+    """
 
     def quantile(u: np.ndarray) -> np.ndarray:
         rest = np.clip((u - share) / (1 - share), 1e-300, None)
-        return np.where(u < share, 0.0, special.expit(mu + sigma * special.ndtri(rest)))
+        return np.where(u < share, guess, special.expit(mu + sigma * special.ndtri(rest)))
 
-    got = groups.mixed_groups_logit_normal(mu, sigma, group_size=8, unsolvable_share=share)
+    got = groups.mixed_groups_logit_normal(
+        mu, sigma, group_size=8, unsolvable_share=share, guess_rate=guess
+    )
     judge = groups.mixed_groups_quantile(quantile, group_size=8)
     for name in ("p_mixed", "p_all_right", "p_all_wrong", "mean_pass_rate", "retained_pass_rate"):
         assert getattr(got, name) == pytest.approx(getattr(judge, name), abs=2e-7), name
@@ -178,6 +188,29 @@ def test_nothing_but_unsolvable_prompts_has_no_mixed_group() -> None:
     got = groups.mixed_groups_logit_normal(1.0, 2.0, group_size=8, unsolvable_share=1.0)
     assert (got.p_mixed, got.p_all_wrong, got.mean_pass_rate) == (0.0, 1.0, 0.0)
     assert (got.retained_pass_rate, got.kept_accuracy) == (None, None)
+
+
+def test_guessed_prompts_by_hand() -> None:
+    """Pass rate 3/4 for three prompts of four, guesses at 1/2 for the fourth; groups of 4."""
+    law = {"group_size": 4, "unsolvable_share": 0.25}
+    got = groups.mixed_groups_logit_normal(math.log(3), 0.0, guess_rate=0.5, **law)
+    own, guess = 1 - (81 + 1) / 256, 1 - 2 / 16
+    q = 0.75 * own + 0.25 * guess
+    assert got.p_mixed == pytest.approx(q)
+    assert got.p_all_right == pytest.approx(0.75 * 81 / 256 + 0.25 / 16)
+    assert got.p_all_wrong == pytest.approx(0.75 / 256 + 0.25 / 16)
+    assert got.mean_pass_rate == pytest.approx(0.75 * 0.75 + 0.25 * 0.5)
+    retained = (0.75 * own * 0.75 + 0.25 * guess * 0.5) / q
+    assert got.retained_pass_rate == pytest.approx(retained)
+    # E[K/4; mixed] = p - P(K = 4)
+    kept = (0.75 * (3 / 4 - 81 / 256) + 0.25 * (1 / 2 - 1 / 16)) / q
+    assert got.kept_accuracy == pytest.approx(kept)
+    alone = groups.mixed_groups_logit_normal(
+        3.0, 1.0, group_size=4, unsolvable_share=1.0, guess_rate=0.5
+    )
+    assert (alone.p_mixed, alone.kept_accuracy) == (pytest.approx(guess), pytest.approx(0.5))
+    none = groups.mixed_groups_logit_normal(3.0, 1.0, group_size=4, guess_rate=0.5)
+    assert none == groups.mixed_groups_logit_normal(3.0, 1.0, group_size=4)
 
 
 def test_recorded_estimate_is_unbiased_and_plug_in_is_not() -> None:
@@ -216,6 +249,12 @@ def test_population_without_mixed_groups_gives_none_not_nan() -> None:
         (
             lambda: groups.mixed_groups_logit_normal(0.0, 1.0, group_size=4, unsolvable_share=1.1),
             "unsolvable_share",
+        ),
+        (
+            lambda: groups.mixed_groups_logit_normal(
+                0.0, 1.0, group_size=4, unsolvable_share=0.1, guess_rate=-0.1
+            ),
+            "guess_rate",
         ),
     ],
 )

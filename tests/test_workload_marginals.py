@@ -33,6 +33,7 @@ JOINT = JointWorkload(
     drift=Drift(logit_per_step=0.1, log_tokens_per_step=-0.05),
 )
 UNSOLVABLE = JOINT.model_copy(update={"unsolvable_share": 0.25})
+GUESSED = UNSOLVABLE.model_copy(update={"guess_rate": 0.15})
 SHARED = IndependentWorkload(
     prompts=POOL,
     lengths=LognormalLengths(prompt_share=0.6, median_tokens=900.0),
@@ -78,7 +79,9 @@ def _predicted(workload):
 
 
 @pytest.mark.parametrize(
-    "workload", [JOINT, UNSOLVABLE, SHARED], ids=["joint", "unsolvable", "independent"]
+    "workload",
+    [JOINT, UNSOLVABLE, GUESSED, SHARED],
+    ids=["joint", "unsolvable", "guessed", "independent"],
 )
 def test_summaries_agree_with_the_stream_and_a_5_percent_error_would_not(workload):
     predicted = _predicted(workload)
@@ -105,11 +108,48 @@ def test_unsolvable_prompts_by_hand():
     assert np.isnan(marginals(nothing, group_size=4, cap_tokens=10**6).accuracy_mixed)
 
 
-@pytest.mark.parametrize(("mean", "sd", "share"), [(3.3, 1.3, 0.09), (-1.0, 2.5, 0.4)])
-def test_unsolvable_prompts_agree_with_theory(mean, sd, share):
-    workload = JointWorkload(mean_logit=mean, sd_logit=sd, unsolvable_share=share)
+def test_guessed_prompts_by_hand():
+    """Pass rate 3/4 for half of the prompts, guesses at 1/4 for the others; right twice as long."""
+    workload = JointWorkload(
+        median_tokens=1000.0,
+        sigma=0.0,
+        mean_logit=float(np.log(3)),
+        sd_logit=0.0,
+        correct_effect=float(np.log(2)),
+        unsolvable_share=0.5,
+        guess_rate=0.25,
+        p_correct_if_truncated=0.2,
+    )
+    law = marginals(workload, group_size=4, cap_tokens=10**6)
+    # the two are each other's mirror: 3/4 right of the one, 3/4 wrong of the other
+    assert law.all_right_probability == pytest.approx((81 + 1) / 512)
+    assert law.all_wrong_probability == pytest.approx((81 + 1) / 512)
+    assert law.accuracy == pytest.approx(1 / 2)
+    assert law.accuracy_mixed == pytest.approx(1 / 2)
+    assert law.mean_tokens == pytest.approx(1500, rel=1e-3)
+    # a cap that cuts every right answer leaves r = 1/4 · .2 of the guessed, 3/4 · .2 of the others
+    cut = marginals(workload, group_size=4, cap_tokens=1500)
+    assert cut.truncated_share == pytest.approx(1 / 2)
+    assert cut.all_wrong_probability == pytest.approx((0.95**4 + 0.85**4) / 2)
+    assert cut.accuracy_mixed == pytest.approx(
+        (0.05 + 0.15 - 0.05**4 - 0.15**4) / (2 - 0.95**4 - 0.85**4 - 0.05**4 - 0.15**4)
+    )
+    # training teaches the solvable ones alone
+    taught = workload.model_copy(update={"drift": Drift(logit_per_step=1.0, logit_per_visit=2.0)})
+    later = marginals(taught, group_size=4, cap_tokens=10**6, trained_steps=300, visits=50)
+    assert later.accuracy == pytest.approx((1 + 1 / 4) / 2)
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "share", "guess"),
+    [(3.3, 1.3, 0.09, 0.0), (-1.0, 2.5, 0.4, 0.0), (3.3, 1.3, 0.09, 0.04), (-1.0, 2.5, 0.4, 0.25)],
+)
+def test_unsolvable_prompts_agree_with_theory(mean, sd, share, guess):
+    workload = JointWorkload(mean_logit=mean, sd_logit=sd, unsolvable_share=share, guess_rate=guess)
     law = marginals(workload, group_size=G, cap_tokens=10**9)
-    judge = groups.mixed_groups_logit_normal(mean, sd, group_size=G, unsolvable_share=share)
+    judge = groups.mixed_groups_logit_normal(
+        mean, sd, group_size=G, unsolvable_share=share, guess_rate=guess
+    )
     assert law.mixed_probability == pytest.approx(judge.p_mixed, abs=2e-5)
     assert law.all_wrong_probability == pytest.approx(judge.p_all_wrong, abs=2e-5)
     assert law.accuracy == pytest.approx(judge.mean_pass_rate, abs=2e-5)

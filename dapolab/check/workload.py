@@ -39,6 +39,7 @@ def from_workload(path: Path, *, group_size: int) -> Difficulty:
             workload.sd_logit,
             group_size=group_size,
             unsolvable_share=workload.unsolvable_share,
+            guess_rate=workload.guess_rate,
         )
         return Difficulty(law.p_mixed, f"with the prompts of {path.name}")
     rate = getattr(workload, "pass_rate", None)

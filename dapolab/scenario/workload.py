@@ -56,8 +56,10 @@ class JointWorkload(Config):
     with level ~ N(0, prompt_share·sigma²) and ε ~ N(0, (1 − prompt_share)·sigma²).
 
     An unsolvable prompt (too hard, mislabelled, its answer not parsed) is one like the others whose
-    pass rate is 0: its logit still moves its lengths and loops, drift does not bring it back, and
-    its cut answers are judged like all cut answers.
+    pass rate is ``guess_rate``: 0 where nothing can be guessed, 1/4 of four choices. Its own logit
+    still moves its lengths and loops, a right guess is as long as a right answer, and its cut
+    answers are judged like all cut answers. Training teaches no guess: drift of pass rates leaves
+    ``guess_rate`` where it is, that of lengths moves it like all.
     """
 
     kind: Literal["joint"] = "joint"
@@ -69,7 +71,10 @@ class JointWorkload(Config):
     mean_logit: float = Field(0.0, description="mean of the prompts' logit pass rate")
     sd_logit: NonNegative = Field(2.0, description="sd of the prompts' logit pass rate")
     unsolvable_share: Share = Field(
-        0.0, description="share of prompts whose pass rate is 0 whatever their logit"
+        0.0, description="share of prompts whose pass rate is guess_rate whatever their logit"
+    )
+    guess_rate: float = Field(
+        0.0, ge=0, lt=1, description="pass rate of unsolvable prompts: their answers are guesses"
     )
     correlation: float = Field(0.0, ge=-1, le=1, description="of length level and logit pass rate")
     loop_share: Share = Field(0.0, description="mean probability that a response never stops")
@@ -86,6 +91,13 @@ class JointWorkload(Config):
         None, description="table of bootstrap draws of these parameters, relative to this file"
     )
     source: str = Field("", description="where the numbers come from")
+
+    @model_validator(mode="after")
+    def _some_guess(self) -> Self:
+        # Ignored, it would be taken for a floor under every prompt's pass rate.
+        if self.guess_rate > 0.0 and self.unsolvable_share == 0.0:
+            raise ValueError("guess_rate is that of unsolvable prompts: set unsolvable_share too")
+        return self
 
 
 class ConstantLengths(Config):

@@ -181,19 +181,30 @@ def mixed_groups_quantile(
 
 
 def mixed_groups_logit_normal(
-    mu: float, sigma: float, *, group_size: int, unsolvable_share: float = 0.0
+    mu: float,
+    sigma: float,
+    *,
+    group_size: int,
+    unsolvable_share: float = 0.0,
+    guess_rate: float = 0.0,
 ) -> MixedGroups:
     """Return the filter's effect when logit(p) ~ Normal(mu, sigma^2); sigma = 0 is one prompt.
 
-    ``unsolvable_share`` of the prompts have p = 0 instead. They leave no mixed group, so they thin
-    the mixed share and the mean pass rate by that share and do not touch what mixed groups hold.
+    ``unsolvable_share`` of the prompts have p = ``guess_rate`` instead. At 0 they leave no mixed
+    group: they thin the mixed share and the mean pass rate by their share and do not touch what
+    mixed groups hold. Guessed, they leave groups with few right answers among the mixed ones. With
+    no unsolvable prompts the guess rate has no effect.
     """
     if not math.isfinite(mu):
         raise ValueError(f"mu must be finite, got {mu}")
     require_not_negative(sigma, name="sigma")
     u = require_probability(unsolvable_share, name="unsolvable_share")
+    guess = require_probability(guess_rate, name="guess_rate")
     z, w = normal_nodes()
     p = 1.0 / (1.0 + np.exp(-np.clip(mu + sigma * z, -700.0, 700.0)))
+    if u > 0.0 and guess > 0.0:
+        p, w = np.append(p, guess), np.append((1.0 - u) * w / w.sum(), u)
+        return mixed_groups(p, group_size=group_size, weights=w)
     law = mixed_groups(p, group_size=group_size, weights=w)
     if u == 0.0:
         return law

@@ -233,8 +233,9 @@ def _of_joint(
     base = np.log(w.median_tokens) + between * level
     base = base + log_length_shift(drift, trained_steps, visits)
     if w.unsolvable_share > 0.0:
-        # The same prompts once more, never right.
-        p, loop, base = np.append(p, np.zeros_like(p)), np.tile(loop, 2), np.tile(base, 2)
+        # The same prompts once more, right by guess alone.
+        p = np.append(p, np.full_like(p, w.guess_rate))
+        loop, base = np.tile(loop, 2), np.tile(base, 2)
         weight = np.append((1 - w.unsolvable_share) * weight, w.unsolvable_share * weight)
     right = LogNormalPart(base + w.correct_effect, within, p * (1 - loop))
     wrong = LogNormalPart(base, within, (1 - p) * (1 - loop))

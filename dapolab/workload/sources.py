@@ -78,10 +78,10 @@ class JointSource:
         share = workload.prompt_share
         self._log_N = np.log(workload.median_tokens) + np.sqrt(share) * workload.sigma * z_level
         self._logit_N = workload.mean_logit + workload.sd_logit * z_logit
+        self._unsolvable_N: Bools | None = None
         if workload.unsolvable_share > 0.0:
-            # −∞ stays −∞ under drift. Levels and loops keep the prompt's own normal numbers.
-            never_N = pool.uniform("unsolvable") < workload.unsolvable_share
-            self._logit_N[never_N] = -np.inf
+            # Levels and loops keep the prompt's own normal numbers.
+            self._unsolvable_N = pool.uniform("unsolvable") < workload.unsolvable_share
         self._within = np.sqrt(1.0 - share) * workload.sigma
         self._loop_N = self._loop_probability(pool, z_logit)
         self._epsilon = BlockDraws(seed, "length")
@@ -103,6 +103,8 @@ class JointSource:
         """Return one block of the stream."""
         drift = self._workload.drift
         p = special.expit(self._logit_N[prompt_id_P] + logit_shift(drift, trained_steps, visits_P))
+        if self._unsolvable_N is not None:
+            p = np.where(self._unsolvable_N[prompt_id_P], self._workload.guess_rate, p)
         correct = self._correct.uniform(block, self._n) < p
         log_length = self._epsilon.normal(block, self._n)
         log_length *= self._within

@@ -131,32 +131,56 @@ def test_finite_epochs_bound_the_stream(epochs, start, n):
             stream.draw(start, n)
 
 
-@given(seed=st.integers(0, 500), share=st.floats(0.01, 0.6), steps=st.integers(0, 200))
-def test_unsolvable_prompts_stay_so_and_leave_all_others_alone(seed, share, steps):
-    """Same numbers for all else; a larger share adds to the same prompts; drift solves none."""
+@given(
+    seed=st.integers(0, 500),
+    share=st.floats(0.01, 0.6),
+    guess=st.floats(0.0, 0.6),
+    steps=st.integers(0, 200),
+)
+def test_unsolvable_prompts_stay_so_and_leave_all_others_alone(seed, share, guess, steps):
+    """Same numbers for all else; a larger share adds to the same prompts; drift teaches none."""
     base = WORKLOADS[0].model_copy(update={"p_correct_if_truncated": 0.0})
     kwargs = {"group_size": 4, "cap_tokens": 1500, "seed": seed}
 
-    def drawn(unsolvable_share):
-        workload = base.model_copy(update={"unsolvable_share": unsolvable_share})
-        return PromptStream(workload, **kwargs).draw(0, 60, trained_steps=steps)
+    def drawn(unsolvable_share, guess_rate=0.0):
+        law = {"unsolvable_share": unsolvable_share, "guess_rate": guess_rate}
+        stream = PromptStream(base.model_copy(update=law), **kwargs)
+        return stream.draw(0, 60, trained_steps=steps)
 
-    plain, some, more = drawn(0.0), drawn(share), drawn(share + 0.3)
+    plain, some, more, guessed = drawn(0.0), drawn(share), drawn(share + 0.3), drawn(share, guess)
     never = some.pass_rate_P == 0.0
     assert not some.correct_PG[never].any()
     assert (plain.pass_rate_P > 0).all()
     for name in NAMES:
-        one, two = getattr(plain, name), getattr(some, name)
+        one, two, three = (getattr(x, name) for x in (plain, some, guessed))
         assert np.array_equal(one[~never], two[~never]), name
+        assert np.array_equal(one[~never], three[~never]), name
     assert (more.pass_rate_P[never] == 0.0).all()
     assert np.array_equal(never, drawn(share).pass_rate_P == 0.0)
+    assert (guessed.pass_rate_P[never] == guess).all()
+    # right = u < g: a right guess is right at any higher rate, and changes no wrong answer
+    assert (drawn(share, guess + 0.2).correct_PG >= guessed.correct_PG).all()
+    wrong = ~guessed.correct_PG & ~some.correct_PG
+    assert np.array_equal(guessed.n_tokens_PG[wrong], some.n_tokens_PG[wrong])
 
 
-def test_the_unsolvable_share_is_that_of_prompts_and_a_5_percent_error_would_show():
-    n, share = 100_000, 0.1
-    workload = JointWorkload(prompts=Prompts(count=n), unsolvable_share=share)
-    stream = PromptStream(workload, group_size=1, cap_tokens=10, seed=3)
-    found = float((stream.draw(0, n).pass_rate_P == 0.0).mean())
+@pytest.mark.parametrize("guess", [0.0, 0.25])
+def test_the_unsolvable_share_is_that_of_prompts_and_a_5_percent_error_would_show(guess):
+    n, share, size = 100_000, 0.1, 8
+    workload = JointWorkload(
+        prompts=Prompts(count=n),
+        unsolvable_share=share,
+        guess_rate=guess,
+        drift=Drift(logit_per_step=0.1),
+    )
+    stream = PromptStream(workload, group_size=size, cap_tokens=10**6, seed=3)
+    groups = stream.draw(0, n, trained_steps=20)
+    unsolvable = groups.pass_rate_P == guess
+    found = float(unsolvable.mean())
     se = np.sqrt(share * (1 - share) / n)
     assert abs(found - share) < 4.5 * se
     assert abs(found - 1.05 * share) > 4.5 * se
+    right = float(groups.correct_PG[unsolvable].mean())
+    se = np.sqrt(guess * (1 - guess) / (size * unsolvable.sum()))
+    assert abs(right - guess) <= 4.5 * se
+    assert guess == 0.0 or abs(right - 1.05 * guess) > 4.5 * se

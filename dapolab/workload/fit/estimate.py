@@ -15,7 +15,7 @@ from scipy import optimize, special
 
 from dapolab.workload.difficulty import normal_nodes
 from dapolab.workload.fit.likelihood import Likelihood
-from dapolab.workload.fit.problem import ALL_SOLVABLE, NO_LOOPS, location
+from dapolab.workload.fit.problem import ALL_SOLVABLE, NO_GUESS, NO_LOOPS, location
 
 Floats = NDArray[np.float64]
 _STEP = 1e-2
@@ -153,6 +153,8 @@ def natural(likelihood: Likelihood, theta_K: Floats) -> dict[str, float]:
         out["mean_logit"], out["sd_logit"] = location(named["accuracy_logit"], sd), sd
         if named["unsolvable_logit"] != ALL_SOLVABLE:
             out["unsolvable_share"] = float(special.expit(named["unsolvable_logit"]))
+        if named["guess_logit"] != NO_GUESS:
+            out["guess_rate"] = float(special.expit(named["guess_logit"]))
     if likelihood.problem.lengths and likelihood.problem.difficulty:
         out["correct_effect"] = named["correct_effect"]
         out["correlation"] = float(np.tanh(named["atanh_correlation"]))

@@ -186,6 +186,7 @@ def _flat(likelihood: Likelihood, optimum: Optimum) -> list[tuple[str, str]]:
         "log_within": "sigma",
         "log_sd_logit": "sd_logit",
         "unsolvable_logit": "unsolvable_share",
+        "guess_logit": "guess_rate",
         "atanh_correlation": "correlation",
         "loop_logit": "loop_share",
         "log_loop_sd": "loop_sd_logit",

@@ -8,8 +8,8 @@ the posterior's own scale), the loop effect and z₂ (both trapezoid).
 A stopped row contributes (1 − λ)·p^c (1 − p)^(1−c)·φ(log length | level + δ·c); a truncated row,
 whose verdict is treated as missing, λ + (1 − λ)·[p·S₁(c) + (1 − p)·S₀(c)].
 
-With a share u of unsolvable prompts it is (1 − u)·(that) + u·(the same at p = 0): they have lengths
-and loops like all others, z₂ included.
+With a share u of unsolvable prompts it is (1 − u)·(that) + u·(the same at p = g, the guess rate):
+they have lengths and loops like all others, z₂ included.
 """
 
 from functools import lru_cache
@@ -108,15 +108,17 @@ class Likelihood:
         return out
 
     def _with_unsolvable(self, named: dict[str, float], solvable_U: Floats) -> Floats:
-        """Mix in the likelihood at pass rate 0, which a right answer rules out."""
-        logit = named["unsolvable_logit"]
+        """Mix in the likelihood at the guess rate; at 0 a right answer rules it out."""
+        logit, guess = named["unsolvable_logit"], float(special.expit(named["guess_logit"]))
         log_f = np.zeros((len(self._n_U), len(self._z2))) + np.log(self._weight2)
         if self.problem.lengths:
             log_f += self._stopped_lengths(named)
-            log_f += self._never_stopped(named, np.zeros(len(self._z2)))
-        never_U = np.where(self._right_U > 0, -np.inf, special.logsumexp(log_f, axis=1))
+            log_f += self._never_stopped(named, np.full(len(self._z2), guess))
+        guess_U = special.logsumexp(log_f, axis=1)
+        guess_U += special.xlogy(self._right_U, guess)
+        guess_U += special.xlog1py(self._stopped_U - self._right_U, -guess)
         return np.logaddexp(
-            special.log_expit(-logit) + solvable_U, special.log_expit(logit) + never_U
+            special.log_expit(-logit) + solvable_U, special.log_expit(logit) + guess_U
         )
 
     def _logits(self, named: dict[str, float]) -> Floats:

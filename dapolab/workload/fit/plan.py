@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dapolab.scenario import ConfigError
-from dapolab.workload.fit.problem import ALL_SOLVABLE, NO_LOOPS, Nodes, Problem
+from dapolab.workload.fit.problem import ALL_SOLVABLE, NO_GUESS, NO_LOOPS, Nodes, Problem
 from dapolab.workload.fit.rows import Rows
 
 Floats = NDArray[np.float64]
@@ -46,10 +46,11 @@ def plan(rows: Rows, selection: str, degenerate: Degenerate) -> tuple[Problem, M
     lengths = rows.has_tokens and not bool(rows.truncated.all())
     single = bool((rows.count() == 1).all())
     fixed, missing = _absent(rows, lengths=lengths)
-    # Whether some prompts are never solved is asked once the rest is settled (unsolvable.py).
-    fixed["unsolvable_logit"] = ALL_SOLVABLE
+    # Whether some prompts are unsolvable is asked once the rest is settled (unsolvable.py).
+    fixed |= {"unsolvable_logit": ALL_SOLVABLE, "guess_logit": NO_GUESS}
     if selection == "kept_mixed" and rows.has_correct:
-        missing.append(("unsolvable_share", "such prompts leave no kept group; 0 is assumed"))
+        why = "such prompts leave no kept group, or guessed ones that look hard; 0 is assumed"
+        missing.append(("unsolvable_share", why))
     if single:
         _add(fixed, missing, *_one_response(lengths=lengths, difficulty=rows.has_correct))
     _add(fixed, missing, *_truncation(rows, lengths=lengths, single=single))

@@ -16,6 +16,7 @@ NAMES = (
     "log_loop_sd",
     "atanh_loop_correlation",
     "unsolvable_logit",
+    "guess_logit",
 )
 BOUNDS = {
     "log_median": (0.0, 16.0),
@@ -29,9 +30,12 @@ BOUNDS = {
     "log_loop_sd": (-3.0, 1.0),
     "atanh_loop_correlation": (-2.3, 2.3),
     "unsolvable_logit": (-9.0, 9.0),
+    # A guess is right at most every other time: of two choices.
+    "guess_logit": (-7.0, 0.0),
 }
 NO_LOOPS = -np.inf
 ALL_SOLVABLE = -np.inf
+NO_GUESS = -np.inf
 # Loops that cluster in few prompts need a wide loop effect, and that needs more nodes.
 WIDE_LOOP_NODES, WIDE_LOG_LOOP_SD = 31, 1.8
 
