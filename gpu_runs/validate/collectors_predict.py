@@ -164,6 +164,7 @@ def predict(context: Context) -> pd.DataFrame:
         fitted.sd_logit,
         group_size=own.rollout.group_size,
         unsolvable_share=fitted.unsolvable_share,
+        guess_rate=fitted.guess_rate,
     )
     kept = law_of_p.kept_accuracy
     for policy in POLICIES:
