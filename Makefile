@@ -9,7 +9,7 @@ OPENRLHF_WHEEL = --only-binary=:all: --implementation cp --python-version 3.11 -
 QUICK_SCENARIO ?= sims/scenarios/gemma4-12b-gpqa.toml
 DUMP   ?= sims/rollouts/toy_run.parquet
 
-.PHONY: lab test check mutants validate conformance browser bench clean
+.PHONY: lab test check mutants validate coverage conformance browser bench clean
 
 $(VENV)/.core: pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dapolab needs Python 3.11 or newer; set PYTHON=")'
@@ -37,6 +37,14 @@ test: check  ## everything that gates a change
 
 mutants: $(VENV)/.test  ## wrong objectives, one after the other: each must turn a test red
 	$(BIN)/python -m tests.mutants
+
+# The kernel's lines are compiled, and seen only where numba leaves them to Python: slow, so its own tests.
+KERNEL_TESTS = tests/test_decode_engine.py tests/test_engine_calls.py tests/test_engine_keep.py \
+  tests/properties/test_decode_judge.py tests/properties/test_decode_calls.py
+coverage: $(VENV)/.test  ## lines of dapolab that the tests run; half an hour
+	$(BIN)/python -m pytest -n 2 -q -o filterwarnings= --cov=dapolab --cov-report= --ignore=tests/benchmarks
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -q -o filterwarnings= --cov=dapolab --cov-append \
+	  --cov-report=term:skip-covered --cov-fail-under=95 $(KERNEL_TESTS)
 
 validate: $(VENV)/.test  ## predictions, real training, comparison: the quick size of reports/predicted_vs_measured
 	$(BIN)/python -m gpu_runs validate toy_cpu --quick --device cpu -o runs/validation

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: hypothesis profiles and the folder of real data."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None
 settings.register_profile("dev", max_examples=200, deadline=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("DAPOLAB_HYPOTHESIS", "ci"))
+
+# A background job of a shell ignores ctrl-C, and so would what a test begins there and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def shared_folder() -> Path:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from dapolab.advise.options import Option, Setting
 from dapolab.compare import scenarios_with_draws
+from dapolab.processes import in_processes
 from dapolab.scenario import ConfigError, JointWorkload, Scenario
 from dapolab.sim.run import simulate
 from dapolab.stats import LEVEL, Estimate, mean_estimate
@@ -175,7 +176,7 @@ def _rank(
 ) -> Best:
     points = _points(scenario, options, seed=seed)
     rows = []
-    for row in Parallel(n_jobs=jobs, return_as="generator")(delayed(row_of)(p) for p in points):
+    for row in in_processes((delayed(row_of)(p) for p in points), n_jobs=jobs):
         rows.append(row)
         if on_done:
             on_done()
@@ -206,7 +207,8 @@ def _runs(
     draws = scenarios_with_draws(scenario) if fitted else None
     points = _points(scenario, options, seed=seed)
     workloads = [draws(r).workload for r in range(scenario.run.replications)] if draws else None
-    measured = Parallel(n_jobs=jobs)(delayed(measure)(point, workloads) for point in points)
+    work = (delayed(measure)(point, workloads) for point in points)
+    measured = in_processes(work, n_jobs=jobs)
     return {point.id: runs for point, runs in zip(points, measured, strict=True)}
 
 

@@ -4,9 +4,10 @@ import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from dapolab.collectors import draws_per_prompt
+from dapolab.processes import in_processes
 from dapolab.scenario import (
     COLLECTOR_KINDS,
     COLLECTOR_PRESETS,
@@ -146,8 +147,8 @@ def _in_parallel(
         for task in rest:
             yield _one(*task, seed)
         return
-    work = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-    yield from work(delayed(_one)(*task, seed) for task in rest)
+    work = (delayed(_one)(*task, seed) for task in rest)
+    yield from in_processes(work, n_jobs=jobs, ordered=False, batch_size=1)
 
 
 def scenarios_with_draws(scenario: Scenario) -> Callable[[int], Scenario] | None:

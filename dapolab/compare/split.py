@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from dapolab.metrics import BY_NAME
+from dapolab.processes import in_processes
 from dapolab.scenario import (
     ConfigError,
     FullyAsync,
@@ -228,9 +229,9 @@ def _run(
     tasks = [(n, s, r) for n, s in scenarios.items() for r in range(s.run.replications)]
     start(stage, len(tasks))
     found: dict[str, list[pd.DataFrame]] = {name: [] for name in scenarios}
-    work = Parallel(n_jobs=n_jobs or min(os.cpu_count() or 1, 8), return_as="generator")
-    calls = (delayed(_steps)(scenario, seed, replication) for _, scenario, replication in tasks)
-    for (name, _, _), steps in zip(tasks, work(calls), strict=True):
+    work = (delayed(_steps)(scenario, seed, replication) for _, scenario, replication in tasks)
+    runs = in_processes(work, n_jobs=n_jobs or min(os.cpu_count() or 1, 8))
+    for (name, _, _), steps in zip(tasks, runs, strict=True):
         found[name].append(steps)
         done()
     return found

@@ -14,10 +14,11 @@ from difflib import get_close_matches
 
 import numpy as np
 import pandas as pd
-from joblib import Parallel, delayed
+from joblib import delayed
 from scipy import special
 
 from dapolab.metrics import BY_NAME
+from dapolab.processes import in_processes
 from dapolab.scenario import ConfigError, Scenario
 from dapolab.stats import (
     LEVEL,
@@ -311,8 +312,9 @@ def _again(
         for c in chosen
     ]
     found = []
-    with_processes = Parallel(n_jobs=n_jobs or -1, return_as="generator", batch_size=1)
-    for c, runs in zip(chosen, with_processes(delayed(measure)(p) for p in points), strict=True):
+    work = (delayed(measure)(p) for p in points)
+    measured = in_processes(work, n_jobs=n_jobs or -1, batch_size=1)
+    for c, runs in zip(chosen, measured, strict=True):
         found.append((c.name, runs))
         if on_done:
             on_done()

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 from joblib import Parallel, delayed, effective_n_jobs, parallel_config
 
+from dapolab.processes import in_processes
 from dapolab.scenario import ConfigError
 from dapolab.store import ShardWriter, read_shards
 from dapolab.sweep.expand import Point, settings_text
@@ -112,8 +112,7 @@ def run_sweep(
     end_s = started + max_seconds if max_seconds is not None else float("inf")
     n_workers, backend = 1, _backend(engine)
     if todo:
-        own = {"initializer": _leave_interrupts_to_the_parent} if backend == "loky" else {}
-        with _cluster(backend, n_processes), parallel_config(backend, n_jobs=n_processes, **own):
+        with _cluster(backend, n_processes), parallel_config(backend, n_jobs=n_processes):
             n_workers = int(effective_n_jobs(n_processes))
             for n, seconds in _in_parallel(todo, folder, backend, n_workers, end_s):
                 n_computed += n
@@ -187,7 +186,7 @@ def _in_parallel(
         return
     work = (delayed(_run_and_commit)(part, folder) for part in timely)
     if backend == "loky":
-        yield from Parallel(return_as="generator_unordered", batch_size=1)(work)
+        yield from in_processes(work, n_jobs=n_workers, ordered=False, batch_size=1)
         return
     # Ray's backend returns lists alone: a few hand-outs a worker at a time keep the bar moving
     while some := list(itertools.islice(work, 4 * n_workers)):
@@ -202,10 +201,6 @@ def _chunk(seconds: float, n_left: int, n_workers: int) -> int:
 
 def _batched(points: Sequence[Point], n: int) -> Iterator[Sequence[Point]]:
     return (points[i : i + n] for i in range(0, len(points), n))
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _backend(engine: str) -> str:

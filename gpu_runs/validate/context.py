@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from dapolab.processes import end_with
 from dapolab.scenario import check
 from dapolab.scenario.load import lay_over
 from gpu_runs.preset import Preset
@@ -70,7 +71,8 @@ class Context:
             return [function(item) for item in work]
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, "1")
-        with ProcessPoolExecutor(n, mp_context=get_context("spawn")) as pool:
+        spawn, parent = get_context("spawn"), os.getpid()
+        with ProcessPoolExecutor(n, spawn, initializer=end_with, initargs=(parent,)) as pool:
             return list(pool.map(function, work))
 
     def run_folder(self, preset: Preset) -> Path:
