@@ -48,7 +48,7 @@ class Size:
     n_prompts: int
 
 
-FULL = Size(n_seeds=6, steps=12, groups=16, n_prompts=64)
+FULL = Size(n_seeds=12, steps=12, groups=16, n_prompts=64)
 QUICK = Size(n_seeds=1, steps=2, groups=8, n_prompts=32)
 EVERY = 2
 RUNS = 27
