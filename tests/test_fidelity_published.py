@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from dapolab.fidelity.censoring import cut_again, recensor, records_of
 from dapolab.fidelity.published import (
     Row,
     Variant,
+    april,
     fastest_k,
     one_step_off,
     read_baselines,
@@ -32,7 +34,13 @@ from dapolab.fidelity.published.seed_run import STEP_S, seed_pairs
 from dapolab.report.document import FigureSpec, Table
 from dapolab.report.fidelity_published import _second_reading
 from dapolab.report.fidelity_report import fidelity_document
-from dapolab.scenario import AffineLaw, IndependentWorkload, JointWorkload, LognormalLengths
+from dapolab.scenario import (
+    AffineLaw,
+    IndependentWorkload,
+    JointWorkload,
+    LognormalLengths,
+    Scenario,
+)
 from dapolab.workload.model import PromptStream
 
 
@@ -105,6 +113,32 @@ def test_what_a_shorter_rollout_gains_of_a_step() -> None:
     assert streamed == pytest.approx(1 / 0.51 - 1)
     for shares in rollpacker_steps.SHARES.values():
         assert sum(shares) == pytest.approx(1.0)
+
+
+def test_nothing_is_read_out_of_a_variants_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = rollpacker_steps.system().variants
+    assert {v.task for v in variants} == set(rollpacker_steps.SHARES)
+    ratio = {"TailBatching": 0.5, "NoFilter": 1.0}
+    monkeypatch.setattr(
+        rollpacker_steps, "_mean_seconds", lambda _, __, policy: ratio[type(policy).__name__]
+    )
+    for variant in variants:
+        found = rollpacker_steps._predict(replace(variant, name="renamed; code"), {})
+        shares = rollpacker_steps.SHARES[variant.task]
+        assert found["7B, 8k: tail batching"] == pytest.approx(1 / (1 - shares[0] / 2) - 1)
+
+    laws: list[object] = []
+
+    def steps_of(scenario: Scenario, **_: object) -> SimpleNamespace:
+        laws.append(scenario.hardware.law)
+        columns = {"rollout/train_completion_tokens": 1.0, "time/rollout_seconds": 1.0}
+        return SimpleNamespace(steps=pd.DataFrame(columns, index=range(april._WARM_UP + 1)))
+
+    monkeypatch.setattr(april, "simulate", steps_of)
+    for variant in april.system().variants:
+        april._predict(replace(variant, name="renamed"), {})
+        assert laws[-2:] == [april._LAWS[variant.law]] * 2
+    assert len({repr(law) for law in laws}) == len(april._LAWS)
 
 
 def test_the_law_of_four_h20_is_the_data_sheets() -> None:

@@ -59,7 +59,7 @@ def _throughput(variant: Variant, policy: Collector) -> float:
         rollout=Rollout(groups_per_step=GROUPS, group_size=SIZE, cap_tokens=CAP_TOKENS),
         collector=policy,
         hardware=Hardware(
-            law=_LAWS[variant.name.rpartition("; ")[2]],
+            law=_LAWS[variant.law],
             replicas=GPUS // GPUS_AN_ENGINE,
             gpus_per_replica=GPUS_AN_ENGINE,
             dispatch="least_loaded",
@@ -88,6 +88,7 @@ def system() -> System:
             Variant(
                 f"median {median:g}, between prompts {share:g}; {law}",
                 {"median": median, "share": share},
+                law=law,
             )
             for median in (MEDIAN_TOKENS / 2, MEDIAN_TOKENS)
             for share in (0.7, 0.8)

@@ -18,7 +18,7 @@ from functools import cache
 
 from dapolab.fidelity.published.rollpacker import MODELS, scenario_of, variants, workload_of
 from dapolab.fidelity.published.row import System, Variant
-from dapolab.scenario import Collector, NoFilter, TailBatching
+from dapolab.scenario import Collector, NoFilter, TailBatching, Workload
 from dapolab.sim.run import simulate
 
 SOURCE = "RollPacker, NSDI'26 (arXiv 2509.21009), Table 2 and §2"
@@ -57,21 +57,20 @@ def gains(rollout_ratio: float, shares: tuple[float, float, float]) -> tuple[flo
 
 
 @cache
-def _mean_seconds(model: str, lengths: str, policy: Collector) -> float:
-    variant = next(v for v in variants() if v.name == lengths)
-    scenario = scenario_of(model, workload_of(variant), 1.0, policy)
+def _mean_seconds(model: str, workload: Workload, policy: Collector) -> float:
+    scenario = scenario_of(model, workload, 1.0, policy)
     runs = [simulate(scenario, seed=0, replication=r, keep_groups=False).steps for r in range(4)]
     return sum(float(run["time/rollout_seconds"].mean()) for run in runs) / len(runs)
 
 
 def _predict(variant: Variant, parameters: Mapping[str, float]) -> dict[str, float]:
-    lengths, _, task = variant.name.rpartition("; ")
+    workload, shares = workload_of(variant), SHARES[variant.task]
     found = {}
     for model in MODELS:
-        ratio = _mean_seconds(model, lengths, TailBatching()) / _mean_seconds(
-            model, lengths, NoFilter()
+        ratio = _mean_seconds(model, workload, TailBatching()) / _mean_seconds(
+            model, workload, NoFilter()
         )
-        for part, gain in zip(_PARTS, gains(ratio, SHARES[task]), strict=True):
+        for part, gain in zip(_PARTS, gains(ratio, shares), strict=True):
             found[f"{model}: {part}"] = gain
     return found
 
@@ -88,7 +87,9 @@ def system() -> System:
         },
         baseline=[],
         variants=[
-            Variant(f"{one.name}; {task}", one.values) for one in variants() for task in SHARES
+            Variant(f"{one.name}; {task}", one.values, task=task)
+            for one in variants()
+            for task in SHARES
         ],
         fit=lambda variant: {},
         predict=_predict,

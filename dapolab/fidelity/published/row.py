@@ -15,12 +15,16 @@ BASELINES = Path(__file__).with_name("baselines.json")
 class Variant:
     """One choice of what a publication leaves open: a name and its values.
 
-    ``lengths``: the name of the law of lengths, where several are tried.
+    ``name`` is for readers and the file of baselines; nothing is read out of it. Where several are
+    tried: ``lengths`` names the law of lengths, ``law`` the law of the engine, ``task`` what the
+    answers are about.
     """
 
     name: str
     values: Mapping[str, float]
     lengths: str = ""
+    law: str = ""
+    task: str = ""
 
 
 @dataclass(frozen=True)
