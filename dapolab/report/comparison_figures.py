@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -81,8 +82,10 @@ def cost_figure(tables: ComparisonTables) -> FigureSpec | None:
     shown = {tables.baseline: Estimate.exact(1.0, unit="ratio"), **ratios}
     best = tuple(tables.best.get(RANKED, ()))
     missing = dict.fromkeys(tables.policies, "trained too little to compare")
+    # the cheapest on top, those without a number at the end
+    order = sorted(tables.policies, key=lambda n: shown[n].mean if n in shown else math.inf)
     figure = dot_panels(
-        tables.policies,
+        order,
         [Panel("", [Dots("", shown)], reference=1.0, values=True)],
         ringed=best,
         notes=missing,
@@ -104,11 +107,11 @@ def cost_figure(tables: ComparisonTables) -> FigureSpec | None:
             f"May be the best: {', '.join(best)}."
         ),
         how_to_read=(
-            "Left of the line is cheaper. Intervals hold all together at 99 %; replications are "
-            "paired, so common luck has cancelled out. One that crosses the line leaves the "
-            "direction open. Rings mark the policies that cannot be told from the best; their "
-            "order is not established, and the gain of one picked here should be measured on "
-            "fresh seeds." + unfiltered
+            "The cheapest is on top; left of the line is cheaper. Intervals hold all together at "
+            "99 %; replications are paired, so common luck has cancelled out. One that crosses the "
+            "line leaves the direction open. Rings mark the policies that cannot be told from the "
+            "best; their order is not established, and the gain of one picked here should be "
+            "measured on fresh seeds." + unfiltered
         ),
     )
 
@@ -175,7 +178,8 @@ def tokens_figure(tables: ComparisonTables) -> FigureSpec | None:
         alt=f"Stacked bars of generated tokens per trained group: {', '.join(said)}.",
         how_to_read=(
             "Green is trained. Grey went to groups whose answers are all right or all wrong: "
-            "that is the workload's doing and shrinks only with better prompts. Orange finished "
+            "that is the workload's doing and shrinks only with better prompts; a policy without a "
+            "filter trains them too, and they count as green there. Orange finished "
             "in vain, beyond the batch; hatched red was cut off in flight: those two are the price "
             "that the policy pays for its speed."
         ),
@@ -211,14 +215,14 @@ def bias_figure(tables: ComparisonTables) -> FigureSpec | None:
     ]
     return FigureSpec(
         name="bias",
-        figure=dot_panels(tables.policies, panels),
+        figure=dot_panels(tables.policies, panels, x_label="ratio of means; 1 is no bias"),
         title="Length and difficulty of what is trained",
         alt=f"Dots with 99 % intervals. {panels[0].title} mixed candidates: {', '.join(alone)}.",
         how_to_read=(
             "1 is no bias. Hollow marks compare trained groups with everything sampled: the filter "
             "for mixed groups moves them under every policy. Filled marks compare them with the "
             "mixed groups among the candidates: off the line, the policy itself prefers short or "
-            "easy ones, as those that keep the first finished do."
+            "easy ones, as those that keep the first finished do, or trains the others too."
         ),
     )
 

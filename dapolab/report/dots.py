@@ -23,6 +23,9 @@ from dapolab.report.style import (
 )
 from dapolab.stats import Estimate
 
+_TALL = 12
+"""Rows beyond which the scale stands at the top as well."""
+
 
 @dataclass(frozen=True)
 class Dots:
@@ -75,6 +78,8 @@ def dot_panels(
         rows = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(rows, panels, strict=True):
             _dot_panel(axes, policies, panel, palette=palette, ringed=ringed, notes=notes or {})
+            if len(policies) > _TALL:
+                axes.tick_params(axis="x", labeltop=True)
         label_policies(rows[0], policies)
         figure.supxlabel(x_label, color=MUTED, fontsize=9.5)
         if with_legend:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dapolab.report.comparison import ComparisonTables
 
 GANTT_POLICIES = 3
+STATUS_WORDS = {"degenerate": "all right or all wrong", "carried": "goes on in a later step"}
+"""What became of a group, where its short name does not say it."""
 MAX_LANES = 96
 """Lanes drawn of a replica: more are thinner than a pixel."""
 
@@ -78,26 +80,37 @@ def gantt(
         figure = new_figure(height_in=0.6 + 1.55 * len(policies))
         rows = figure.subplots(len(policies), 1, sharex=True, squeeze=False)[:, 0]
         last_s = 0.0
+        labelled: list[tuple[Axes, list[tuple[float, float]]]] = []
         for axes, name in zip(rows, policies, strict=True):
             mine = admitted(responses[responses["policy"] == name])
             mine = mine[mine["replica"] == mine["replica"].min()]
             origin_s = _origin_s(mine, waves, name)
             cut |= _panel(axes, mine, origin_s=origin_s, title=name)
             bounds = _wave_bounds(waves, name)
-            for number, (start_s, end_s) in enumerate(bounds):
+            labelled.append((axes, [(a - origin_s, b - origin_s) for a, b in bounds]))
+            for _, end_s in bounds:
                 axes.axvline(end_s - origin_s, color=INK, linewidth=1, linestyle=(0, (3, 2)))
-                if len(bounds) <= 12:
-                    axes.annotate(f"wave {number + 1}", ((start_s + end_s) / 2 - origin_s, 0),
-                                  xytext=(0, 2), textcoords="offset points", ha="center",
-                                  va="bottom", color=MUTED, fontsize=8)  # fmt: skip
             ends = [end_s for _, end_s in bounds] + [float(mine["end_s"].max())]
             last_s = max(last_s, max(ends) - origin_s)
+        for axes, spans in labelled:
+            _number_waves(axes, spans, last_s=last_s)
         rows[-1].set_xlim(0, last_s * 1.01)
         rows[-1].set_xlabel("seconds since the step began to collect")
-        present = [s for s in STATUS_COLOURS if (responses["status"] == s).any()]
-        handles = [_swatch(STATUS_COLOURS[status], status) for status in present]
+        seen = set(admitted(responses[responses["policy"].isin(list(policies))])["status"])
+        present = [status for status in STATUS_COLOURS if status in seen]
+        handles = [_swatch(STATUS_COLOURS[s], STATUS_WORDS.get(s, s)) for s in present]
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure, cut
+
+
+def _number_waves(axes: Axes, spans: Sequence[tuple[float, float]], *, last_s: float) -> None:
+    """Write the number of each wave above it, as "wave 2" where there is room."""
+    if len(spans) > 12:
+        return
+    for number, (start_s, end_s) in enumerate(spans, start=1):
+        text = f"wave {number}" if end_s - start_s > 0.07 * last_s else str(number)
+        axes.annotate(text, ((start_s + end_s) / 2, 0), xytext=(0, 2), textcoords="offset points",
+                      ha="center", va="bottom", color=MUTED, fontsize=8)  # fmt: skip
 
 
 def _swatch(colour: str, label: str) -> PathPatch:
@@ -134,8 +147,10 @@ def _panel(axes: Axes, mine: pd.DataFrame, *, origin_s: float, title: str) -> bo
     axes.set_yticks([])
     axes.grid(visible=False)
     axes.spines["bottom"].set_color(LINE)
-    slots = f"{n_lanes} slots" if len(shown) == n_lanes else f"{len(shown)} of {n_lanes} slots"
-    axes.set_title(f"{label(title)} · {slots}")
+    held = (
+        f"{n_lanes} slots in use" if len(shown) == n_lanes else f"{len(shown)} of {n_lanes} slots"
+    )
+    axes.set_title(f"{label(title)} · {held}")
     return len(shown) < n_lanes
 
 

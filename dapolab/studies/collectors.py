@@ -10,7 +10,7 @@ from dapolab.compare import compare, select_collectors
 from dapolab.report import Document, FigureSpec, Section, Table
 from dapolab.report.document import Block
 from dapolab.report.dots import Dots, Panel, dot_panels
-from dapolab.report.gantt import admitted, gantt
+from dapolab.report.gantt import STATUS_WORDS, admitted, gantt
 from dapolab.scenario import COLLECTOR_PRESETS, DEFAULT, ConfigError, Scenario, load
 from dapolab.scenario.about import About
 from dapolab.scenario.collector import AnyCollector
@@ -22,18 +22,25 @@ SCENARIO = Path("sims/scenarios/gemma4-12b-gpqa.toml")
 """The fitted public workload that costs are measured on."""
 _COST = "per_trained_group/seconds"
 _RATIO = "ratio/seconds"
+_TOKENS = "ratio/completion_tokens"
 _LENGTH = "bias/length_ratio_policy"
 _STALE = "staleness/mean_versions"
 _FILL = "rollout/effective_fill_ratio"
 _FULL = 0.99
 _SHOWN = {
     _RATIO: "seconds × exact refill",
-    "ratio/completion_tokens": "tokens × exact refill",
+    _TOKENS: "tokens × exact refill",
     _LENGTH: "trained length × mixed",
     _STALE: "versions old",
     _FILL: "batch filled",
     "run/p_fails": "runs that fail",
 }
+_WORDS = (
+    "A step wants B groups of G answers to one prompt each. A group is mixed if it has right and "
+    "wrong answers, and teaches something then alone; q is the share of mixed ones, the others are "
+    "degenerate. η is how many times B is launched, M how many times B may be tried. Drawn is the "
+    "third step of a small invented run (B = 4, G = 4, 32 slots)."
+)
 _DRAWN = {
     "rollout.groups_per_step": 4,
     "rollout.group_size": 4,
@@ -166,7 +173,8 @@ def _lead(
         "Fourteen ways to collect a training batch, and the frameworks' own settings of them, on "
         f"the same prompts and answers. On {workload['name']} the cheapest in seconds a trained "
         f"group that carries signal, as a ratio to exact refill: {words(best)}{tied}. Among those "
-        f"that fill the batch and train no stale token: {words(sorted(fresh, key=cost)[:3])}. "
+        "that train a full batch, be it of groups without signal, and no stale token: "
+        f"{words(sorted(fresh, key=cost)[:3])}. "
         "What a policy saves in waiting it often takes from the long answers: read the bias "
         "beside the cost."
     )
@@ -194,11 +202,11 @@ def _figures(
     figure = dot_panels(
         order,
         [
-            Panel("seconds a trained group", (cost,), reference=1.0, values=True),
-            Panel("trained length", (length,), reference=1.0),
+            Panel("seconds a trained group ÷ exact refill", (cost,), reference=1.0, values=True),
+            Panel("trained length ÷ mixed groups", (length,), reference=1.0),
         ],
         ringed=best,
-        x_label="ratio to exact refill, and to all mixed groups",
+        x_label="ratio; 1 is exact refill at the left, no bias at the right",
     )
     first = order[0]
     return (
@@ -210,8 +218,20 @@ def _figures(
             f"dearest {order[-1]} at {estimates[order[-1]][_RATIO].mean:.2f}.",
             how_to_read="Left of the line at the left: cheaper than exact refill. Left of the line "
             "at the right: the policy trains shorter answers than those of all mixed groups. Bars "
-            "are 99 % intervals that hold together; ringed policies may be the cheapest.",
+            "are 99 % intervals that hold together; ringed policies may be the cheapest."
+            + _unfiltered(estimates),
         ),
+    )
+
+
+def _unfiltered(estimates: Mapping[str, Mapping[str, Estimate]]) -> str:
+    """Return why a policy without a filter is off the line, if it is."""
+    found = estimates.get("none", {}).get(_LENGTH)
+    if found is None or found.low is None or found.high is None or found.low <= 1 <= found.high:
+        return ""
+    return (
+        f" A policy that trains the groups without signal too has the ratio of none "
+        f"({found.mean:.2f}) for that reason alone: their answers have other lengths."
     )
 
 
@@ -220,24 +240,34 @@ def _overview(estimates: Mapping[str, Mapping[str, Estimate]], tables: Tables) -
     rows = []
     for name, found in estimates.items():
         of = about.loc[name, "preset_of"] if name in about.index else ""
-        row: dict[str, object] = {
-            "policy": name,
-            "kind": of or (name if name in about.index else ""),
-        }
-        rows.append(row | {words: found.get(metric) for metric, words in _SHOWN.items()})
-    links = {
-        name: name for name in estimates if name in about.index and not about.loc[name, "preset_of"]
-    }
-    return Table(
-        pd.DataFrame(rows, dtype=object),
-        "Ratios to exact refill are paired by replication. Empty: the policy has no such number.",
-        links=links,
+        kind = of or (name if name in about.index else _kind_of(name, set(about.index)))
+        row: dict[str, object] = {"policy": name, "kind": kind}
+        row |= {words: found.get(metric) for metric, words in _SHOWN.items()}
+        if not any(metric.startswith("ratio/") for metric in found):
+            # the baseline, over itself
+            row |= {_SHOWN[m]: Estimate.exact(1.0, unit="ratio") for m in (_RATIO, _TOKENS)}
+        rows.append(row)
+    links = {str(row["policy"]): str(row["kind"]) for row in rows}
+    frame = pd.DataFrame(rows, dtype=object)
+    caption = (
+        "Ratios to exact refill are paired by replication. A dash: the policy has no such number. "
+        "A name leads to what it does; a _2x variant launches 2·B groups at once."
     )
+    fails = [found["run/p_fails"].mean for found in estimates.values() if "run/p_fails" in found]
+    if fails and not any(fails):
+        frame = frame.drop(columns=_SHOWN["run/p_fails"])
+        caption += " No run failed."
+    return Table(frame, caption, links=links)
+
+
+def _kind_of(name: str, kinds: set[str]) -> str:
+    """Return the kind of a variant of the scenario, which is named after it."""
+    return max((k for k in kinds if name.startswith(f"{k}_")), key=len, default="")
 
 
 def _policies(estimates: Mapping[str, Mapping[str, Estimate]], tables: Tables) -> list[Section]:
     about = tables["about"].fillna("")
-    sections = [Section("Each policy", ("Drawn is the third step of a small invented run.",))]
+    sections = [Section("Each policy", (_WORDS,))]
     for row in about[about["preset_of"] == ""].to_dict("records"):
         name = str(row["policy"])
         presets = about[about["preset_of"] == name]
@@ -263,14 +293,16 @@ def _step_figure(name: str, tables: Tables) -> FigureSpec | None:
         return None
     figure, _ = gantt(mine, waves[waves["policy"] == name], policies=[name])
     counts = mine["status"].value_counts()
-    said = ", ".join(f"{n} {status}" for status, n in counts.items())
+    said = ", ".join(f"{n} {STATUS_WORDS.get(str(s), s)}" for s, n in counts.items())
+    waited = mine["end_s"].max() - mine["submit_s"].min()
     return FigureSpec(
         name=f"step-{name.replace('_', '-')}",
         figure=figure,
         title=f"One step of {name}, slot by slot",
-        alt=f"Responses of one step: {said}.",
+        alt=f"Responses of one step of {waited:.0f} seconds: {said}.",
         how_to_read="A bar is a response in its slot, coloured by what became of its group; white "
-        "at the right is a slot that waits. Dashed lines are barriers.",
+        "is a slot that waits, slots that no response ever held are not drawn. Dashed lines are "
+        "barriers: the next wave starts when the last answer of this one has ended.",
     )
 
 
