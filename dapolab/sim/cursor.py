@@ -1,7 +1,7 @@
 """The walk through the prompt stream: which positions the next submission takes."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from dapolab.scenario import ConfigError
 from dapolab.sim.selection import Mopps, Selector
 from dapolab.workload.model import Groups
 from dapolab.workload.prompts import BLOCK
+
+Screen = TypeVar("Screen", Selector, Mopps)
 
 
 class Stream(Protocol):
@@ -69,19 +71,26 @@ class PromptCursor:
         return start, available
 
 
-class SelectingCursor:
-    """The walk that leaves out what ``selector`` does not choose.
+class _ScreenedCursor(Generic[Screen]):
+    """What every walk that screens prompts has: the stream, who screens, and where it stands.
 
-    ``skipped`` counts places passed over so far. The data have run out where the stream ends, and
-    where a selector that may run dry chooses nobody of a whole epoch.
+    ``skipped`` counts places passed over so far.
     """
 
-    def __init__(self, stream: Stream, selector: Selector) -> None:
+    def __init__(self, stream: Stream, selector: Screen) -> None:
         self._stream = stream
-        self._selector = selector
+        self._selector: Screen = selector
         self.hear = selector.hear
         self.position = 0
         self.skipped = 0
+
+
+class SelectingCursor(_ScreenedCursor[Selector]):
+    """The walk that leaves out what ``selector`` does not choose.
+
+    The data have run out where the stream ends, and where a selector that may run dry chooses
+    nobody of a whole epoch.
+    """
 
     def take_runs(self, n: int, *, trained_steps: int) -> list[tuple[int, int]]:
         """Return the next ``n`` chosen places, or what there is, as (start, number) runs."""
@@ -103,18 +112,11 @@ class SelectingCursor:
         return runs
 
 
-class ChoosingCursor:
+class ChoosingCursor(_ScreenedCursor[Mopps]):
     """The walk that takes the best of the next places: what each submission leaves is passed over.
 
-    ``skipped`` counts those. Fewer candidates than wanted are all taken.
+    Fewer candidates than wanted are all taken.
     """
-
-    def __init__(self, stream: Stream, selector: Mopps) -> None:
-        self._stream = stream
-        self._selector = selector
-        self.hear = selector.hear
-        self.position = 0
-        self.skipped = 0
 
     def take_runs(self, n: int, *, trained_steps: int) -> list[tuple[int, int]]:
         """Return the ``n`` chosen of the next candidates, as (start, number) runs."""
