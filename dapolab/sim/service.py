@@ -38,6 +38,7 @@ from dapolab.sim.service_state import (
     CALLING,
     CUT_OFF,
     DECODING,
+    GENERATING,
     SCORED,
     SCORING,
     End,
@@ -70,6 +71,7 @@ class Service:
         self._going: list[tuple[int, int, bool]] = []
         self._free_s = [-math.inf] * (self._reward.workers or 0)
         self._n_calling = 0
+        self._n_generating = 0
         self._stays_of: dict[tuple[int, int], list[int]] = {}
         self.is_halted = False
         self._live: dict[int, Group] = {}
@@ -116,6 +118,7 @@ class Service:
         entered = dict(enumerate(groups, start=engine_group))
         self._groups |= entered
         self._live |= entered
+        self._n_generating += n_tokens_PG.size
         return engine_group
 
     def advance(
@@ -127,7 +130,7 @@ class Service:
         """
         engine = self._engine
         while True:
-            if until_quiet and not self._goes_on:
+            if until_quiet and not self._n_generating:
                 engine.drain()  # what was cut off stops at its boundary
                 self._ring_due()
                 if not self._returned:
@@ -151,13 +154,7 @@ class Service:
     @property
     def is_generating(self) -> bool:
         """Whether a response has not come to its last token, or has yet to stop."""
-        return self._engine.n_groups_in_flight > 0 or self._goes_on
-
-    @property
-    def _goes_on(self) -> bool:
-        """Whether a response decodes, calls a tool or waits to do so."""
-        states = (r.state for group in self._live.values() for r in group.responses)
-        return any(state in (DECODING, CALLING) for state in states)
+        return self._engine.n_groups_in_flight > 0 or self._n_generating > 0
 
     @property
     def n_live(self) -> int:
@@ -243,17 +240,15 @@ class Service:
             tools = self._tool_calls
             seconds = float(group.luck.call_s_KC[group.first + member, response.n_calls])
             is_late = tools.timeout_s is not None and seconds > tools.timeout_s
-            response.state = CALLING
+            self._enter(response, CALLING)
             if self._holds_kv:
                 self._engine.hold(g, member)
-            self._n_calling += 1
             self._timer(at_s + (tools.timeout_s or 0.0 if is_late else seconds), g, member)
 
     def _ring(self, g: int, member: int) -> None:
         group = self._groups[g]
         response = group.responses[member]
         if response.state == CALLING:
-            self._n_calling -= 1
             self._called(g, member)
         elif response.state == SCORING:
             self._scored(g, member)
@@ -263,7 +258,7 @@ class Service:
         group, tools = self._groups[g], self._tool_calls
         response = group.responses[member]
         seconds = float(group.luck.call_s_KC[group.first + member, response.n_calls])
-        response.state = DECODING
+        self._enter(response, DECODING)
         if tools.timeout_s is not None and seconds > tools.timeout_s:
             self.timed_out[g] = self.timed_out.get(g, 0) + 1
             if tools.on_timeout != "go_on":
@@ -284,10 +279,10 @@ class Service:
         group, reward = self._groups[g], self._reward
         response = group.responses[member]
         if len(group.chosen) == group.enough:
-            response.state = CUT_OFF
+            self._enter(response, CUT_OFF)
             return
         group.chosen.append(member)
-        response.state = SCORING
+        self._enter(response, SCORING)
         if len(group.chosen) == group.enough < len(group.responses):
             self._cut(g, but=SCORING)
             self._engine.abort(at_s=self._engine.now_s, groups=[g])
@@ -311,7 +306,7 @@ class Service:
                 return
             is_cut = response.end is not None and response.end.truncated
             response.end = End(response.n_tokens, correct=False, truncated=is_cut)
-        response.state = SCORED
+        self._enter(response, SCORED)
         group.n_scored += 1
         if group.n_scored == group.enough:
             self._return(g)
@@ -325,7 +320,6 @@ class Service:
         if rule.on_failure == "retry" and can_retry:
             response.attempt += 1
             response.n_calls = 0
-            response.state = DECODING
             self._going.append((g, member, True))
             return
         if rule.on_failure == "fail_run":
@@ -346,8 +340,7 @@ class Service:
         """
         for response in self._groups[g].responses:
             if response.state not in (but, SCORED):
-                self._n_calling -= response.state == CALLING
-                response.state = CUT_OFF
+                self._enter(response, CUT_OFF)
         if but != SCORING:
             self._live.pop(g, None)
 
@@ -419,6 +412,15 @@ class Service:
         return group.luck.fails_after(place, response.attempt, n_tokens=response.n_tokens)
 
     # ------------------------------------------------------------------ small things
+
+    def _enter(self, response: Response, state: int) -> None:
+        """Let a response stand elsewhere; keep count of those that call, and of all that go on.
+
+        The counts spare a look at every response at each event.
+        """
+        self._n_calling += (state == CALLING) - (response.state == CALLING)
+        self._n_generating += (state in GENERATING) - (response.state in GENERATING)
+        response.state = state
 
     @property
     def _tool_calls(self) -> ToolCalls:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dapolab.sim.service import Service
-from dapolab.sim.service_state import CALLING, DECODING
+from dapolab.sim.service_state import GENERATING
 
 Int = NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class PausingService(Service):
         """Return the generated tokens in each response's ``context``, 0 past its last token."""
         responses = [r for g in groups for r in self._groups[g].responses]
         added = np.array([r.added for r in responses], dtype=np.int64)
-        goes_on = np.array([r.state in (DECODING, CALLING) for r in responses], dtype=np.bool_)
+        goes_on = np.array([r.state in GENERATING for r in responses], dtype=np.bool_)
         return np.where(goes_on, context - added, 0)
 
     def all_added_tokens(self, groups: Iterable[int]) -> Int:

@@ -7,6 +7,8 @@ from dapolab.sim.service_draws import Luck
 from dapolab.workload.model import Groups
 
 DECODING, CALLING, SCORING, SCORED, CUT_OFF = range(5)
+GENERATING = (DECODING, CALLING)
+"""States out of which a response decodes again, or decodes now."""
 
 
 class End(NamedTuple):
