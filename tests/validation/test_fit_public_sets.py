@@ -140,7 +140,8 @@ def test_the_toy_runs_unsolvable_prompts_are_those_with_hidden_digits():
     """Known by name: the masked ones can only be guessed; most groups of them have nothing right.
 
     A tenth of the prompts is masked, the rest is solved nine times of ten. The law without an atom
-    foresees .63 right in mixed groups, where .81 are (theory A9 at both fits).
+    foresees .63 right in mixed groups, where .81 are (theory A9 at both fits). The guess rate found
+    is the masked prompts' mean: four of five can never be right, the fifth is one time in five.
     """
     records = read_records(
         WORKLOADS.parent / "rollouts" / "toy_run.parquet", options=ReadOptions(selection="all")
@@ -152,6 +153,8 @@ def test_the_toy_runs_unsolvable_prompts_are_those_with_hidden_digits():
     masked = table.groupby("prompt_id")["extra/stratum"].first() == "masked"
     assert right[~masked].min() > 3
     assert found.low < masked.mean() < found.high
+    guess = fit.estimates["guess_rate"]
+    assert guess.low < right[masked].mean() / 8 < guess.high
     mixed = (right > 0) & (right < 8)
     law = marginals(_free(fit), group_size=8, cap_tokens=10)
     assert abs(law.accuracy_mixed - right[mixed].mean() / 8) < 0.05
@@ -171,6 +174,7 @@ def test_prompts_fitted_as_never_solved_are_hardly_solved_in_fifty_epochs(shared
     table["correct"] = (np.arange(8) < right[:, None]).ravel()
     fit = fit_workload(table, selection="all", goodness=False, n_draws=300)
     found = fit.estimates["unsolvable_share"]
+    assert "guess_rate" not in fit.estimates
     rate = history.mean(axis=1)
     never, hardly = (rate == 0).mean(), (rate < 0.03).mean()
     assert never < found.value < hardly
