@@ -24,6 +24,7 @@ class Chart:
     ----------
     name : file of the sweep without its ending.
     x, by : swept keys: along the axis, and one line a value.
+    x_words : the axis in words.
     metrics : metric -> heading of its panel.
     asks : what the sweep is to tell.
     reads : how to read its figure.
@@ -36,6 +37,7 @@ class Chart:
     metrics: Mapping[str, str]
     asks: str
     reads: str
+    x_words: str
     log_x: bool = False
 
 
@@ -51,6 +53,7 @@ CHARTS = (
         "What does refilling cost as the model gets better? Every prompt has the same pass rate.",
         "Both ends are where groups are all wrong or all right. A policy that is cheap at the ends "
         "because its batch is not filled is no bargain: read both panels.",
+        "pass rate of every prompt",
     ),
     Chart(
         "batch-by-multiplier",
@@ -63,7 +66,9 @@ CHARTS = (
         },
         "The two knobs of the seed configuration, at a probability of one half that a group is "
         "mixed.",
-        "A larger M buys waves; a larger B makes the worst case longer and the share of it rarer.",
+        "A larger M (max candidate multiplier) buys waves; a larger B makes the worst case longer "
+        "and the share of it rarer.",
+        "groups wanted a step (B)",
         log_x=True,
     ),
     Chart(
@@ -79,6 +84,7 @@ CHARTS = (
         "length.",
         "Where the middle panel is high, the step is mostly waiting: that is what streaming, "
         "over-provision and partial rollouts can save.",
+        "cap, tokens",
         log_x=True,
     ),
     Chart(
@@ -93,6 +99,7 @@ CHARTS = (
         "The first B of η·B groups that pass the filter win, the rest is aborted.",
         "The minimum of the left panel is the η that pays; the middle panel is its price in the "
         "length of what is trained.",
+        "groups launched over groups wanted (η)",
     ),
     Chart(
         "staleness-by-split",
@@ -105,6 +112,7 @@ CHARTS = (
         "Eight GPUs between rollout and learner, with AReaL's admission bound η on staleness.",
         "Lines far above the lowest have the wrong split: no staleness buys that back. On the "
         "right split the first version of staleness buys most.",
+        "bound on staleness (η), versions",
     ),
     Chart(
         "verl-generation-batch",
@@ -117,6 +125,7 @@ CHARTS = (
         },
         "Generation over training batch of verl's DAPO recipe, as pass rates rise (mean logit).",
         "The best ratio moves right as prompts become easy: re-tune it with the pass rate.",
+        "generation batch over training batch",
     ),
 )
 
@@ -146,9 +155,7 @@ def _measure(seed: int, quick: bool, tick: Tick) -> Tables:
 def _document(tables: Tables, provenance: Mapping[str, str]) -> Document:
     return Document(
         title="Sweeps",
-        lead="What happens to cost, waiting and bias when one setting moves: six sweeps that are "
-        "committed as files, so that `dapolab sweep sims/sweeps/NAME.toml` runs them again and "
-        "`dapolab best` ranks their points.",
+        lead=_lead(tables),
         sections=tuple(_section(chart, tables[chart.name]) for chart in CHARTS),
         notes=(
             "a simulation of waiting and cost on stated workloads: nothing here learns",
@@ -158,11 +165,65 @@ def _document(tables: Tables, provenance: Mapping[str, str]) -> Document:
     )
 
 
+def _lead(tables: Tables) -> str:
+    """Return what each sweep found, in its own numbers, and how to run it again."""
+    cost = "per_trained_group/step_seconds"
+    said = [
+        _dearest_over_cheapest(tables["refill-by-pass-rate"], cost),
+        _lowest(tables["oversampling"], "collector.eta", cost),
+        _first_version(tables["staleness-by-split"], cost),
+    ]
+    return (
+        f"{' '.join(text for text in said if text)} Six sweeps of one setting, or two, that are "
+        "committed as files: `dapolab sweep sims/sweeps/NAME.toml` runs one again and "
+        "`dapolab best` ranks its points."
+    ).strip()
+
+
+def _dearest_over_cheapest(table: pd.DataFrame, cost: str) -> str:
+    own = table[table["collector.kind"] == "exact_refill"].dropna(subset=[cost])
+    if len(own) < 2:
+        return ""
+    ranked = own.sort_values(cost)
+    low, high = ranked.iloc[0], ranked.iloc[-1]
+    x = "workload.pass_rate.p"
+    return (
+        f"**Exact refill costs {high[cost] / low[cost]:.1f} times as much a trained group at a "
+        f"pass rate of {high[x]:g} as at {low[x]:g}** ({formats.number(float(high[cost]))} against "
+        f"{formats.number(float(low[cost]))} s)."
+    )
+
+
+def _lowest(table: pd.DataFrame, x: str, cost: str) -> str:
+    known = table.dropna(subset=[cost])
+    if len(known) < 2:
+        return ""
+    best, most = known.sort_values(cost).iloc[0], known.sort_values(x).iloc[-1]
+    return (
+        f"Over-provision is cheapest near η = {best[x]:g} ({formats.number(float(best[cost]))} s a "
+        f"trained group); at {most[x]:g} it costs {formats.number(float(most[cost]))} s."
+    )
+
+
+def _first_version(table: pd.DataFrame, cost: str) -> str:
+    bound = "learner.schedule.control.staleness"
+    costs = table.dropna(subset=[cost]).groupby(bound)[cost].min()
+    lowest = {float(str(key)): float(value) for key, value in costs.items()}
+    if len(lowest) < 3 or not {0.0, 1.0} <= set(lowest):
+        return ""
+    last = max(lowest)
+    return (
+        "With the best split of the GPUs, staleness of one version takes a trained group from "
+        f"{formats.number(lowest[0.0])} to {formats.number(lowest[1.0])} s, one of "
+        f"{last:g} to {formats.number(lowest[last])} s."
+    )
+
+
 def _section(chart: Chart, table: pd.DataFrame) -> Section:
     figure = line_panels(
         name=chart.name,
         title=chart.asks,
-        x_label=chart.x,
+        x_label=f"{chart.x_words}: {chart.x}",
         log_x=chart.log_x,
         panels={words: _lines(chart, metric, table) for metric, words in chart.metrics.items()},
         how_to_read=f"{chart.reads} Bands are 99 % intervals.",
@@ -203,11 +264,17 @@ def _numbers(chart: Chart, table: pd.DataFrame) -> Table:
     frame = table[keys].copy()
     for metric, words in chart.metrics.items():
         if metric in table:
-            frame[words] = [formats.number(v) if v == v else None for v in table[metric]]
+            frame[words] = table[metric]
     failed = table["p_fails"].fillna(1.0) > 0
     if failed.any():
         frame["runs that fail"] = table["p_fails"]
-    return Table(frame, "Means over replications; click a head to sort.")
+    # settings as they were written, not to three digits
+    numbers = [key for key in keys if pd.api.types.is_numeric_dtype(frame[key])]
+    return Table(
+        frame,
+        "Means over replications; click a head to sort.",
+        formats=dict.fromkeys(numbers, ",.6g"),
+    )
 
 
 SWEEPS = Study(
