@@ -65,7 +65,7 @@ def curves_figure(curves: pd.DataFrame) -> FigureSpec:
             ):
                 axes.step(own[column], own["done_share"], color=colour, linewidth=1.7, label=words)
             axes.set_title(plain(f"{own['task'].iloc[0]}, {n} requests"))
-            axes.set_xlabel("s")
+            axes.set_xlabel("seconds")
             axes.set_ylim(0, 1.02)
             axes.grid(visible=True, axis="both")
             axes.tick_params(axis="y", labelcolor=MUTED)
@@ -76,11 +76,12 @@ def curves_figure(curves: pd.DataFrame) -> FigureSpec:
     return FigureSpec(
         name="waves",
         figure=figure,
-        title="Completion curves of real waves",
+        title="Share of a wave's requests that are done, three waves that were not fitted",
         alt="Predicted and measured shares of finished requests over time for three waves.",
         how_to_read=(
-            "The long flat end is the tail: most requests are done, the wave still waits. The "
-            "simulator knows each request's length, so the curve tests the engine, not the lengths."
+            "Where the lines lie on one another the engine is right. A long flat end is the tail: "
+            "most requests are done, the wave still waits. The simulator knows each request's "
+            "length, so the curve tests the engine, not the lengths."
         ),
     )
 

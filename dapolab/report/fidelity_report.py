@@ -59,11 +59,13 @@ def _lead(tables: Tables) -> str:
     if "replay" in tables:
         rows = tables["replay"]
         llama = rows[rows["trace"].str.startswith("Llama")].set_index("case")["latency_share"]
+        other = rows[~rows["trace"].str.startswith("Llama")].set_index("case")["latency_share"]
         said.append(
             "A real vLLM server's 300 requests come back with a mean latency error of "
             f"**{llama['fitted on even, judged on odd']:.1%}** (odd requests) and "
             f"**{llama['fitted on first half, judged on second']:.1%}** (second half) after one "
             f"scalar fitted on the others; {llama['uncalibrated, all']:.0%} without it."
+            + _other_model(other)
         )
     if "backtests" in tables:
         rows = tables["backtests"]
@@ -78,6 +80,18 @@ def _lead(tables: Tables) -> str:
     if "published" in tables:
         said.append(published_sentence(tables["published"]))
     return " ".join(said) or "None of the real data were found."
+
+
+def _other_model(shares: pd.Series) -> str:
+    """Return the errors of the trace whose law stands in for another GPU's, which set no target."""
+    if len(shares) == 0:
+        return ""
+    return (
+        " For a mixture of experts, on the law of another GPU, these are "
+        f"{shares['fitted on even, judged on odd']:.1%}, "
+        f"{shares['fitted on first half, judged on second']:.1%} and "
+        f"{shares['uncalibrated, all']:.0%}."
+    )
 
 
 def _beside(rows: pd.DataFrame, quantity: str, decimals: int) -> str:
@@ -107,8 +121,10 @@ def _replay(tables: Tables) -> tuple[Block, ...]:
     )
     return (
         "LLMServingSim 2.0's vLLM 0.19 traces on RTX PRO 6000: 300 requests with their arrivals, "
-        "128 slots, 2,048 tokens an iteration. The Llama law is composed from a layer profile of "
-        "the same GPU, so without the scalar nothing of the running server is in it. For the "
+        "128 slots, 2,048 tokens an iteration. A law is the time of one iteration, "
+        "t = a + b(n) + c·K for n answers with K tokens of context together; the scalar multiplies "
+        "it. The Llama law is composed from a layer profile of the same GPU, so without the "
+        "scalar nothing of the running server is in it. For the "
         "mixture of experts (two data-parallel replicas in lockstep, least-loaded dispatch "
         "assumed) there is no profile; the law of another GPU stands in, and no target is set.",
         latency_figure(tables["replay_points"]),
@@ -214,9 +230,10 @@ def _given(tables: Tables) -> tuple[Block, ...]:
         }
     )
     return (
-        "A line in one, longest response and tokens, fitted on some steps, predicts the seconds of "
-        "others from their own lengths. It carries within a run (the second PPO log gets slower "
-        "for reasons that no length shows), and from run to run at the same batch "
+        "A linear law of a constant, the longest response and the tokens, fitted on some steps, "
+        "predicts the seconds of others from their own lengths. It carries within a run (the "
+        "second PPO log gets slower for reasons that no length shows), and from run to run at "
+        "the same batch "
         "size. It does not carry to another batch size: with one size in the data, what is paid "
         "once and what is paid per response cannot be told apart. That is why calibrate quotes "
         "only what is identified.",

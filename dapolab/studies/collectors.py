@@ -203,7 +203,7 @@ def _figures(
         order,
         [
             Panel("seconds a trained group ÷ exact refill", (cost,), reference=1.0, values=True),
-            Panel("trained length ÷ mixed groups", (length,), reference=1.0),
+            Panel("trained length ÷ mixed", (length,), reference=1.0),
         ],
         ringed=best,
         x_label="ratio; 1 is exact refill at the left, no bias at the right",
