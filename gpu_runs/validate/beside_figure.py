@@ -28,8 +28,10 @@ def beside(
     with drawing():
         figure = new_figure(height_in=0.5 + n_rows * (0.8 + 0.42 * settings))
         panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-        for axes, quantity in zip(panels, found, strict=False):
+        for i, (axes, quantity) in enumerate(zip(panels, found, strict=False)):
             _panel(axes, quantity, quantities[quantity], predicted, measured, instruments)
+            if i % n_columns and _settings(measured, quantity) == _settings(measured, found[i - 1]):
+                axes.tick_params(axis="y", labelleft=False)
         for axes in panels[len(found) :]:
             axes.set_axis_off()
         drawn = [axes.get_legend_handles_labels() for axes in panels]
@@ -53,7 +55,7 @@ def _panel(
     instruments: Sequence[str],
 ) -> None:
     own = measured[measured["quantity"] == quantity]
-    settings = list(dict.fromkeys(own["setting"].astype(str)))
+    settings = _settings(measured, quantity)
     colours = (MODEL, *SPARE_COLOURS)
     for y, setting in enumerate(settings):
         row = own[own["setting"].astype(str) == setting].iloc[0]
@@ -76,9 +78,14 @@ def _panel(
     axes.set_yticks(range(len(settings)), labels=settings)
     axes.tick_params(axis="y", labelsize=8)
     axes.set_ylim(len(settings) - 0.2, -0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(3))
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel(label, color=MUTED)
+
+
+def _settings(measured: pd.DataFrame, quantity: str) -> list[str]:
+    own = measured[measured["quantity"] == quantity]
+    return list(dict.fromkeys(own["setting"].astype(str)))
 
 
 def _alt(measured: pd.DataFrame, quantities: Sequence[str]) -> str:

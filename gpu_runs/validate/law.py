@@ -127,7 +127,7 @@ def predict(context: Context) -> pd.DataFrame:
             predicted_row(name, "engine", "calibration", term["mean"], unit=term["unit"]) | ends
         )
     rows += [
-        predicted_row(name, "learner", "calibration", value, unit="s")
+        predicted_row(name, "learner", "calibration", value, unit=f"s/{name.rpartition('_')[2]}")
         for name, value in found["learner"].items()
     ]
     return pd.DataFrame(rows)
@@ -306,7 +306,7 @@ def figures(tables: Tables) -> list[FigureSpec]:
         axes.plot([0, end], [0, end], color=MUTED, linewidth=1)
         axes.plot(waves["law_s"], waves["engine_s"], "o", color=OBSERVED, ms=2.5, alpha=0.5)
         axes.set_xlabel("predicted seconds of a wave", color=INK)
-        axes.set_ylabel("measured")
+        axes.set_ylabel("measured seconds of a wave")
     ratio = float(waves["engine_s"].sum() / waves["law_s"].sum())
     return [
         FigureSpec(

@@ -39,7 +39,8 @@ def page(parts: Sequence[Part]) -> Document:
     return Document(
         title="Predicted against measured",
         lead="Small-model training that really ran, beside what theory, simulator and bandit said "
-        f"before it started. {_count(claims)}. A miss is as good a result as a hit, and stays.",
+        f"before it started. {_count(claims)}.{_failing(claims)} A miss is as good a "
+        "result as a hit, and stays.",
         sections=tuple(sections),
         notes=(
             "a 0.1 M-parameter transformer on a toy task on CPU cores: directions, identities and "
@@ -76,6 +77,11 @@ def _count(claims: Sequence[Mapping[str, Any]]) -> str:
     said = ", ".join(f"{n} {word}" for word, n in counts.items())
     wrong = sum(1.0 - float(claim["confidence"]) for claim in claims)
     return f"Of {len(claims)} claims {said}; {wrong:.2f} verdicts are wrong by chance on average"
+
+
+def _failing(claims: Sequence[Mapping[str, Any]]) -> str:
+    found = [f"“{c['statement']}”" for c in claims if c["verdict"] == "fails"]
+    return f" What fails: {'; '.join(found)}" if found else ""
 
 
 def _overview(parts: Sequence[Part]) -> list[Block]:
@@ -179,7 +185,7 @@ def _demand(rows: Sequence[Mapping[str, Any]], name: str) -> str:
         above = row["side"] == "above"
         inward = tolerance if row["kind"] == "order" else -tolerance
         return f"{'≥' if above else '≤'} {number(says + inward if above else says - inward)}"
-    return number(says) if row["kind"] == "identity" else f"{number(says)} ± {tolerance:.2g}"
+    return number(says) if row["kind"] == "identity" else f"{number(says)} ± {number(tolerance)}"
 
 
 def _estimate(row: Mapping[str, Any]) -> Estimate | str:

@@ -271,9 +271,10 @@ def figures(tables: Tables) -> list[FigureSpec]:
         {"mixed share": "mixed share", "waves": "waves a step", "candidates": "groups a step"},
         name="waves-by-stage",
         title="Mixed share, waves and candidates at several training stages",
-        read="Blue: means of real runs with their 99 % interval. Squares below: the simulator, its "
-        "interval a bootstrap over prompts (what a fresh pool of like prompts would change). "
-        "Look how far the plug-in estimates lie off while the unbiased ones lie on the blue.",
+        read="Blue: means of real runs with their 99 % interval. Below each: theory (squares), the "
+        "plug-ins, and the simulator (triangles) with a bootstrap over prompts (what a fresh pool "
+        "of like prompts would change). Look how far the plug-in estimates lie off while the "
+        "unbiased ones lie on the blue.",
     )
     return [stages_figure, live.figure(tables["live"])]
 
