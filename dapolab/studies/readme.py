@@ -30,6 +30,10 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
         "backtest": "{pair}: {quantity}",
         "covered": "backtest intervals that hold the measured value",
         "published": "published rows inside the predicted range",
+        "v-law-waves": "engine seconds of real training, over those of a calibrated law",
+        "v-mixed-share": "share of mixed groups in real training, less the predicted (first stage)",
+        "v-collectors-accuracy": "accuracy of a trained batch, from another run's rollouts",
+        "training": "claims on real training that hold / fail / are undecided",
     },
     "zh": {
         "holds": "条成立",
@@ -43,6 +47,10 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
         "backtest": "{pair}：{quantity}",
         "covered": "包含实测值的回测区间",
         "published": "落在预测范围内的公开结果",
+        "v-law-waves": "真实训练中引擎的秒数与标定硬件律之比",
+        "v-mixed-share": "真实训练中混合组的占比减去预测值（第一阶段）",
+        "v-collectors-accuracy": "由另一次运行的 rollout 预测的训练批次准确率",
+        "training": "关于真实训练的论断：成立 / 不成立 / 未定",
     },
 }
 
@@ -129,8 +137,25 @@ def numbers_block(reports: Path, language: str) -> str:
     judged = [row for row in tables["published"] if row["counted"]]
     inside = sum(bool(row["inside"]) for row in judged)
     rows.append((words["published"], "", f"{inside} / {len(judged)}"))
+    rows += _training(reports / "tables" / "predicted_vs_measured", words)
     body = [f"| {' | '.join(_cell(part) for part in row)} |" for row in rows]
     return "\n".join([words["number head"], "|---|---|---|", *body])
+
+
+def _training(folder: Path, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return three predictions of real training and how all its claims came out; none unstored."""
+    claims = [claim for path in sorted(folder.glob("*/claims.json")) for claim in _read_list(path)]
+    if not claims:
+        return []
+    rows = []
+    for claim in claims:
+        if claim["id"] in words:
+            # every row of a claim has its own number: the first is shown, not the worst
+            first = claim["rows"][0]
+            rows.append((words[claim["id"]], number(first["says"]), _interval(first)))
+    counts = [sum(c["verdict"] == v for c in claims) for v in ("holds", "fails", "undecided")]
+    rows.append((words["training"], "", " / ".join(map(str, counts))))
+    return rows
 
 
 def _demand(claim: Mapping[str, Any]) -> str:
@@ -157,6 +182,11 @@ def _cut(sentence: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _read_list(path: Path) -> Claims:
+    found: Any = _read(path)
+    return list(found)
 
 
 def _read(path: Path) -> dict[str, Any]:
