@@ -18,7 +18,7 @@ from dapolab.claims import (
     find_claims,
     run_claim,
 )
-from dapolab.claims.claim import Claim, Row
+from dapolab.claims.claim import Claim, Draws, Row
 from dapolab.claims.figure import place, verdict_figure
 from dapolab.claims.report import claims_document
 from dapolab.claims.verdict import estimate, judge
@@ -240,6 +240,30 @@ def test_the_twin_of_a_sampled_claim_fails() -> None:
     twin = replace(claim.rows[0], says=0.56, rival=0.5)
     found = run_claim(replace(claim, rows=(twin,)), seed=0, quick=True)
     assert found.verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("name", "twin", "refuted"),
+    [
+        ("p1-seed-configuration", "candidates over wanted, q=.5", 1.05),
+        ("p3-break-even", "refill over rounds of 3·B at b/a = 0.001", 1.2),
+        ("c8-need-not-slow", "rounds of 3·B groups: rollout of a step", 1.2),
+        ("seed-difficulty-shift", "pass rate of trained prompts", 1.05),
+        ("c4-grpo-lengthens", "plain gradient, p=.3", 1.05),
+    ],
+)
+def test_what_is_measured_is_what_theory_predicts(name, twin, refuted) -> None:
+    """Six repetitions against the closed forms, at 4.5 standard errors; a twin must be seen."""
+    (claim,) = find_claims(CLAIMS, name)
+    predicted, measured = claim.predict(), claim.measure(Draws(seed=11, n=6))
+    assert twin in predicted
+    for row, value in predicted.items():
+        found = estimate(measured[row], unit="")
+        # half of a 99 % interval is 4.032 standard errors at five degrees of freedom
+        exact = found.low is None
+        most = 1e-9 if exact else 4.5 * (found.high - found.low) / 2 / 4.032
+        assert abs(found.mean - value) <= most, row
+        assert row != twin or abs(found.mean - refuted * value) > most
 
 
 def test_unknown_claim_names_the_nearest() -> None:

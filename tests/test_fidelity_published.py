@@ -344,6 +344,44 @@ def test_the_report_says_what_was_not_run_and_shows_what_was(tmp_path: Path) -> 
     assert titles == ["Published results", "The seed run"]
 
 
+def test_the_page_counts_what_its_tables_hold() -> None:
+    text = (Path(__file__).parents[1] / "reports" / "fidelity.json").read_text(encoding="utf-8")
+    stored = json.loads(text)["tables"]
+    # one interval of the sixteen no longer holds, and one published row of those drawn is missed
+    stored["backtests"][3] |= {"low": 0.0, "high": 0.0, "covered": False}
+    names = ("backtests", "sensitivity", "not_identified", "calibrated", "published", "seed_pairs")
+    names += ("censoring", "laws", "given_trl", "not_computed")
+    tables = {name: pd.DataFrame(stored[name]) for name in names}
+    document = fidelity_document(tables)
+    held = [row["covered"] for row in stored["backtests"]]
+    assert f"{sum(held)} of {len(held)} nominal" in document.lead
+    assert sum(held) == len(held) - 1
+    figures = {
+        block.name: block.alt
+        for section in document.sections
+        for block in section.blocks
+        if isinstance(block, FigureSpec)
+    }
+    assert {"backtests", "seed-run", "censoring"} <= set(figures)
+    assert figures["backtests"].startswith(f"{sum(held)} of {len(held)} ")
+    shown = {section.title: section for section in document.sections}
+    (given,) = [b for b in shown["Seconds from lengths alone"].blocks if isinstance(b, Table)]
+    assert list(given.frame["log"]) == ["TRL, 34 runs"]
+    (cut,) = [b for b in shown["What a short cap still tells"].blocks if isinstance(b, Table)]
+    assert list(cut.frame["cut at"]) == ["8,192"] * 5 + ["16,384"] * 5
+    (laws,) = [b for b in shown["Decode laws on measured tables"].blocks if isinstance(b, Table)]
+    # the mixture of experts alone bends
+    bent = laws.frame[laws.frame["b a response"] == "concave"]
+    assert list(bent["model"]) == ["Qwen3-30B-A3B"]
+    # a row outside is explained, one that was fitted is not judged
+    outside = [row for row in stored["published"] if row["why"]]
+    tables_of = [b for b in shown["Published results"].blocks if isinstance(b, Table)]
+    verdicts = [v for b in tables_of if "verdict" in b.frame for v in b.frame["verdict"]]
+    assert verdicts.count("fitted") == sum(row["baseline"] for row in stored["published"])
+    (explained,) = [b.frame["rows outside"] for b in tables_of if "rows outside" in b.frame]
+    assert {row["setting"] for row in outside} == set("; ".join(explained).split("; "))
+
+
 def test_command_needs_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["fidelity"]) == 2
     assert "--data" in capsys.readouterr().err
