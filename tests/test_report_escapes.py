@@ -20,10 +20,12 @@ from dapolab.report.fidelity_report import fidelity_document
 from dapolab.report.fit_report import fit_document
 from dapolab.report.render import html_page, markdown_page
 from dapolab.stats import Estimate
-from dapolab.studies import index_document
+from dapolab.studies import STUDIES, index_document
 from dapolab.studies.bandits import Part, bandit_study, estimate_table
+from dapolab.studies.sweeps import CHARTS
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+_RATIOS = ("ratio/seconds", "ratio/completion_tokens", "bias/length_ratio_policy")
 CURVE = {"metric": "reward/accuracy", "unit": "share", "mean": 0.1, "low": 0.0, "high": 0.2, "n": 9}
 CURVES = pd.DataFrame([CURVE | {"mode": EVIL, "step": s, "mean": s / 30} for s in range(25)])
 ESTIMATES = {
@@ -82,7 +84,40 @@ def study() -> Document:
     return mine.document(tables, {EVIL: EVIL})
 
 
-BUILDERS = [comparison, fit, bandit, effects, claims, fidelity, study]
+def collectors() -> Document:
+    """Return the catalogue with an evil rule, framework and workload; kinds are named by the code."""
+    about = dict.fromkeys(("who", "rule", "wins", "bias", "staleness"), EVIL)
+    kinds = [{"policy": name, "preset_of": ""} | about for name in ("none", "exact_refill")]
+    estimates = {
+        name: {metric: Estimate(mean, mean - 0.1, mean + 0.1, 9, "ratio") for metric in _RATIOS}
+        for name, mean in (("none", 0.8), ("exact_refill", 1.0))
+    }
+    answers = {"replica": 0, "submit_s": 0.0, "admit_s": 0.0, "end_s": 1.0, "status": "finished"}
+    tables = {
+        "estimates": estimate_table(estimates),
+        "best": pd.DataFrame({"policy": ["none"]}),
+        "about": pd.DataFrame(kinds),
+        "responses": pd.DataFrame([answers | {"policy": name} for name in estimates]),
+        "waves": pd.DataFrame([{"start_s": 0.0, "end_s": 1.0, "policy": "none"}]),
+        "workload": pd.DataFrame(
+            [{"name": EVIL, "B": 1, "G": 2, "cap": 9, "replications": 9, "steps": 3}]
+        ),
+    }
+    return STUDIES["collectors"].document(tables, {EVIL: EVIL})
+
+
+def sweeps() -> Document:
+    """Return the sweeps with evil values of the key that has a line each."""
+    tables = {}
+    for chart in CHARTS:
+        point = {"replications": 9, "p_fails": 0.0, "error": ""}
+        point |= {name: 1.0 for m in chart.metrics for name in (m, f"{m}/se")}
+        swept = [{chart.x: x} | ({chart.by: EVIL} if chart.by else {}) for x in (1.0, 2.0)]
+        tables[chart.name] = pd.DataFrame([point | one for one in swept])
+    return STUDIES["sweeps"].document(tables, {EVIL: EVIL})
+
+
+BUILDERS = [comparison, fit, bandit, effects, claims, fidelity, study, collectors, sweeps]
 
 
 class Harmful(HTMLParser):
