@@ -85,7 +85,7 @@ def study() -> Document:
 
 
 def collectors() -> Document:
-    """Return the catalogue with an evil rule, framework and workload; kinds are named by the code."""
+    """Return the catalogue with an evil rule and workload; kinds are named by the code."""
     about = dict.fromkeys(("who", "rule", "wins", "bias", "staleness"), EVIL)
     kinds = [{"policy": name, "preset_of": ""} | about for name in ("none", "exact_refill")]
     estimates = {
