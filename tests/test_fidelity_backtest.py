@@ -1,6 +1,7 @@
 """Backtest: what one run tells of another, with intervals that hold and twins that do not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from dapolab.cli import main
 from dapolab.errors import ConfigError
-from dapolab.fidelity.backtest import Backtest, backtest, scenario_of, split_in_time
+from dapolab.fidelity.backtest import Backtest, Row, backtest, scenario_of, split_in_time
 from dapolab.fidelity.given import given_lengths
 from dapolab.fidelity.pairs import M20_DAPO, m20_dapo_scenario, m20_grpo_steps
 from dapolab.fidelity.waves import compare_waves, read_waves
@@ -134,6 +135,45 @@ def test_command_predicts_and_judges(tmp_path: Path, capsys: pytest.CaptureFixtu
     row = rows["step seconds"]
     assert row["error_share"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     assert document["coverage"]["of"] == sum(r["measured"] is not None for r in rows.values())
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_text_shows_each_prediction_with_its_interval(
+    columns: int,
+    predicted: Backtest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = (
+        Row("waves", "waves", 2.07, 1.95, 2.19, 2.0, 2.1, 2.1, 0.5, 20),
+        Row("rollout seconds", "s", 80.0, 70.0, 90.0, 75.0, 85.0, 100.0, 0.8, 20),
+        Row("update seconds", "s", 30.0, 20.0, 40.0, 29.0, 31.0),
+    )
+    known = replace(predicted, rows=rows, n_steps=20, notes=("the filter is new",))
+    monkeypatch.setattr("dapolab.fidelity.backtest.backtest", lambda *_, **__: known)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    (tmp_path / "a.csv").write_text("step,time/step_seconds\n0,1\n1,1\n", encoding="utf-8")
+    (tmp_path / "b.toml").write_text('[collector]\nkind = "rounds"\n', encoding="utf-8")
+    words = ["backtest", "--calibrate", str(tmp_path / "a.csv")]
+    assert main([*words, "--predict", str(tmp_path / "b.toml")]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+    said = " ".join(out.split())
+    assert said.startswith("calibrated on a.csv, predicting 20 steps of b.toml")
+    # 2.07/2.1 − 1 and 80/100 − 1; what was not measured has neither value nor error
+    for shown in ("2.07", "[1.95, 2.19]", "2.10", "−1.4%", "−20.0%", "100", "[20, 40]"):
+        # a narrow cell wraps between the ends of an interval
+        for part in [shown] if columns == 80 else shown.split():
+            assert part in said.replace("-", "−"), part
+    assert "1 of 2 run means lie in their 90 % intervals." in said
+    assert "65% of 40 single-step values lie in theirs." in said  # (.5 + .8)/2
+    assert "to know · the filter is new" in said
+    lost = [name for name, _ in predicted.calibration.not_identified]
+    assert lost
+    for name in lost:
+        assert f"· {name}: " in said
 
 
 def test_seconds_given_lengths_recover_a_line_and_notice_another_system() -> None:

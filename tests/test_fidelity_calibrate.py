@@ -1,6 +1,8 @@
 """Calibration: known laws come back inside their intervals, 5 % twins do not, censoring counts."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,7 @@ from dapolab.scenario import (
     Rollout,
     Run,
     Scenario,
+    load,
 )
 from dapolab.sim.hardware import Law
 from dapolab.sim.run import simulate
@@ -297,13 +300,122 @@ def test_command_writes_a_law_that_a_scenario_takes(
     assert main(["calibrate", str(trace), "--columns", "seconds=cpu", "--json"]) == 0
     half = json.loads(capsys.readouterr().out)["parameters"]["a_s"]
     assert half["mean"] == pytest.approx(a["mean"] / 2, rel=1e-6)
-    from dapolab.scenario import load
-
     assert load(law).hardware.law.a_s == pytest.approx(0.008, rel=0.05)  # type: ignore[union-attr]
     named = tmp_path / "scenario.toml"
     named.write_text('[hardware]\nbase = "law.toml"\nreplicas = 2\n')
     assert load(named).hardware.law == load(law).hardware.law
     assert load(named).hardware.replicas == 2
+
+
+def _words(text: str, columns: int) -> str:
+    """Return what stands in a terminal's lines, as one line: none too long, none cut."""
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_text_of_an_exact_trace_is_its_law(
+    columns: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = _iterations(9, noise=0.0).drop(columns="prefill_tokens")
+    table["seconds"] = 0.008 + 3e-5 * table["n"] + 6e-8 * table["sum_context_tokens"]
+    table.loc[5, "seconds"] = 30.0
+    table.to_csv(tmp_path / "trace.csv", index=False)
+    assert main(["calibrate", str(tmp_path / "trace.csv")]) == 0
+    said = _words(capsys.readouterr().out, columns)
+    assert said.startswith("trace.csv: a trace of iterations parameter value [99 %]")
+    # 8 ms + 30 µs a response + 60 ns a token, without noise: an interval of no width
+    for row in ("a_s 8 [8, 8] ms", "b_s 30 [30, 30] µs/token", "c_s 60 [60, 60] ns/token"):
+        assert row in said
+    assert "of the time over 399 rows, in sample." in said
+    assert "1 rows far above the fit set aside." in said
+    assert "not identified by these data · prefill_s: no prefill_tokens in the data" in said
+
+
+def test_the_text_of_a_request_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _trace(7, TRUE).to_csv(tmp_path / "requests.csv", index=False)
+    engine = ["--hardware.slots", "64", "--hardware.token_budget", "2048"]
+    engine += ["--hardware.prefix_cache", "false"]
+    # the form of the law that made it, a fifth too slow
+    start = '[hardware.law]\nkind = "affine"\na_s = 0.0096\nb_s = 3e-5\nprefill_s = 2e-5\n'
+    (tmp_path / "start.toml").write_text(start, encoding="utf-8")
+    words = ["calibrate", str(tmp_path / "requests.csv"), *engine]
+    words += ["--law", str(tmp_path / "start.toml")]
+    assert main([*words, "--fix", "b=3e-5,c=6e-8,s=2e-5"]) == 0
+    said = _words(capsys.readouterr().out, 80)
+    assert said.startswith("requests.csv: a trace of requests parameter value [99 %]")
+    value, low, high = map(float, re.search(r"a_s (\S+) \[(\S+), (\S+)\] ms", said).groups())
+    assert low < 8 < high
+    assert low < value < high
+    assert not low < 1.05 * 8 < high
+    assert "of the time over 240 rows, in sample." in said
+    held = "from physics or by hand · b_s = 3e-05 · c_s = 6e-08 · prefill_s = 2e-05"
+    assert held in said
+    assert main([*words, "--polled", "2"]) == 2
+    assert "holds the true ends" in capsys.readouterr().err
+    assert main([*words, "--fix", "q=1e-9"]) == 2
+    assert "fits a, b, c and s alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_the_text_and_the_files_of_a_step_log(
+    columns: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    log = _log_of(_scenario(), 1).drop(columns=["start_s", "ended_by"])
+    log["trained/total_tokens"] = log["rollout/train_completion_tokens"] + 64 * 150
+    log.to_csv(tmp_path / "log.csv", index=False)
+    law, workload = tmp_path / "law.toml", tmp_path / "workload.toml"
+    words = ["calibrate", str(tmp_path / "log.csv"), "-o", str(law), "--workload", str(workload)]
+    words += ["--rollout.groups_per_step", "8", "--rollout.group_size", "8"]
+    words += ["--rollout.cap_tokens", "4096", "--hardware.prefill", "false"]
+    assert main([*words, "--fix", "c=0"]) == 0
+    out = capsys.readouterr().out
+    files, shown = [], []
+    for line in out.splitlines():
+        (files if line.startswith("wrote ") else shown).append(line)
+    assert files == [f"wrote {law}", f"wrote {workload}"]
+    said = _words("\n".join(shown), columns)
+    assert said.startswith("log.csv: a training log")
+    assert "a_s 6 [6, 6] ms" in said
+    assert "b_s 80 [80, 80] µs/token" in said
+    # three priors of the spread between prompts, the true share in the middle
+    assert "workload: the share of length spread between prompts is a prior" in said
+    for share in PRIOR_SHARES:
+        assert f" {share:.2f} " in said
+    assert "from physics or by hand · c_s = 0" in said
+    made = load(law)
+    assert made.hardware.law.a_s == pytest.approx(0.006, rel=1e-4)  # type: ignore[union-attr]
+    assert made.learner.old_logprob_s_per_token == pytest.approx(2e-5, rel=1e-4)
+    assert (made.learner.sync_s, made.learner.fixed_s) == pytest.approx((4.0, 0.5))
+    text = workload.read_text(encoding="utf-8")
+    assert "prompt_share is a prior" in text
+    assert "median_tokens" in tomllib.loads(text)["workload"]
+
+
+def test_no_table_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content, message in (
+        ("empty.csv", b"seconds,n\n", "no rows in it"),
+        ("broken.parquet", b"PAR?", "not a table"),
+        ("none.jsonl", None, "no such file"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        assert main(["calibrate", str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
