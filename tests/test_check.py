@@ -8,8 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from scipy import integrate, special, stats
 
 from dapolab.check import NEWEST, Report, check_config, check_file, check_text
+from dapolab.check.workload import from_workload
 from dapolab.cli import main
 from dapolab.scenario import ConfigError
 
@@ -248,6 +250,83 @@ def test_cost_of_the_filter_on_a_workload(tmp_path: Path) -> None:
     workload.write_text("kind = 5\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="no workload"):
         check_file(CONFIGS / "dapo06_defaults.txt", workload=workload)
+
+
+def _mixed_logit_normal(mean: float, sd: float) -> float:
+    """Return E[1 − p^8 − (1−p)^8] by quadrature over the normal."""
+
+    def at(z: float) -> float:
+        p = special.expit(mean + sd * z)
+        return float((1 - p**8 - (1 - p) ** 8) * stats.norm.pdf(z))
+
+    return float(integrate.quad(at, -10, 10)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ('kind = "independent"\npass_rate = {kind = "fixed", p = 0.5}\n', 1 - 2 / 256),
+        ('kind = "independent"\npass_rate = {kind = "p_mixed", p_mixed = 0.3}\n', 0.3),
+        (
+            'kind = "independent"\n'
+            'pass_rate = {kind = "logit_normal", mean_logit = 0.5, sd_logit = 1.5}\n',
+            _mixed_logit_normal(0.5, 1.5),
+        ),
+        # joint unless it says otherwise; what nobody solves is never mixed
+        (
+            "[workload]\nmean_logit = 0.5\nsd_logit = 1.5\nunsolvable_share = 0.25\n",
+            0.75 * _mixed_logit_normal(0.5, 1.5),
+        ),
+    ],
+)
+def test_the_share_of_mixed_groups_of_a_workload(text: str, share: float, tmp_path: Path) -> None:
+    path = tmp_path / "w.toml"
+    path.write_text(text, encoding="utf-8")
+    found = from_workload(path, group_size=8)
+    assert found.p_mixed == pytest.approx(share, rel=1e-6)
+    assert from_workload(path, group_size=9).p_mixed != found.p_mixed or share == 0.3
+
+
+def test_a_workload_without_a_closed_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.toml"
+    path.write_text('kind = "replay"\nfile = "r.parquet"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="no closed form; use --pass-rate"):
+        from_workload(path, group_size=8)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no TOML"):
+        from_workload(path, group_size=8)
+
+
+def _verl_loss(*words: str) -> dict[str, str]:
+    """Return the findings on the loss of a verl command: 16 × 8 responses an update, 8 GPUs."""
+    actor = "actor_rollout_ref.actor."
+    given = [
+        "data.train_batch_size=64",
+        f"{actor}ppo_mini_batch_size=16",
+        "actor_rollout_ref.rollout.n=8",
+        *(f"{actor}{word}" if not word.startswith("trainer.") else word for word in words),
+    ]
+    report = check_text(f"python3 -m verl.trainer.main_ppo {' '.join(given)}", name="run.sh")
+    return {f.id: f.message for f in report.findings if f.id.startswith("loss-")}
+
+
+def test_what_is_said_of_verls_losses() -> None:
+    gmpo, gpus = "policy_loss.loss_mode=geo_mean", ("trainer.n_gpus_per_node=8", "trainer.nnodes=1")
+    # 128 responses over 8 GPUs × 4: four micro-batches; × 16: one, nothing is summed
+    four = _verl_loss(gmpo, "ppo_micro_batch_size_per_gpu=4", *gpus)
+    assert "here about 4 times too large" in four["loss-gmpo-scale"]
+    assert "loss-gmpo-scale" not in _verl_loss(gmpo, "ppo_micro_batch_size_per_gpu=16", *gpus)
+    assert "loss-gmpo-scale" not in _verl_loss("ppo_micro_batch_size_per_gpu=4", *gpus)
+    dro, beta = "policy_loss.loss_mode=dro", "policy_loss.dro_beta="
+    assert "here null" in _verl_loss(dro)["loss-dro-beta"]
+    assert "here 0:" in _verl_loss(dro, f"{beta}0")["loss-dro-beta"]
+    assert "loss-dro-beta" not in _verl_loss(dro, f"{beta}0.1")
+    assert "loss-dro-beta" not in _verl_loss(dro, f"{beta}$BETA")
+    assert "loss-token-sum" in _verl_loss("loss_agg_mode=token-sum")
+    assert "loss-token-sum" not in _verl_loss("loss_agg_mode=token-mean")
+    gspo = "policy_loss.loss_mode=gspo"
+    assert "loss-gspo-aggregation" in _verl_loss(gspo, "loss_agg_mode=token-mean")
+    assert "loss-gspo-aggregation" not in _verl_loss(gspo, "loss_agg_mode=seq-mean-token-mean")
 
 
 def test_versions() -> None:

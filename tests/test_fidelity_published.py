@@ -388,6 +388,29 @@ def test_command_needs_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert main(["fidelity", "--data", str(tmp_path / "none")]) == 2
 
 
+def test_baselines_are_fitted_to_their_rows_and_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = fastest_k.system()
+    one = replace(system, variants=system.variants[:1])
+    target = tmp_path / "baselines.json"
+    monkeypatch.setattr("dapolab.fidelity.published.BASELINES", target)
+    monkeypatch.setattr("dapolab.fidelity.published.systems", lambda: [one])
+    assert main(["fidelity", "--fit-baselines"]) == 0
+    assert capsys.readouterr().out == f"wrote {target}\n"
+    assert json.loads(target.read_text(encoding="utf-8"))["fitted_to"] == {
+        system.name: ["keep 4 of 4"]
+    }
+    name = one.variants[0].name
+    fitted = read_baselines(target)[system.name]
+    # what is committed is what the fit gives, and meets the baseline's row
+    assert fitted == {name: pytest.approx(read_baselines()[system.name][name], rel=1e-4)}
+    (base, *_) = rows_of(one, fitted)
+    assert base.low == pytest.approx(464.6, rel=1e-4)
+    with pytest.raises(ConfigError, match="no fitted baselines"):
+        read_baselines(tmp_path / "none.json")
+
+
 def test_real_data_half_a_record_predicts_the_other(shared_data: Path) -> None:
     reported = Path(__file__).parents[1] / "reports" / "fidelity.json"
     if not reported.is_file():

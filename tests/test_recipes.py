@@ -4,6 +4,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from dapolab.rules import keep_group, overlong_penalty
 from dapolab.scenario import aggregation as agg
 from dapolab.scenario import clip as clips
 from dapolab.scenario.advantage import (
+    Advantage,
     BatchStdAdvantage,
+    GaeAdvantage,
     GrpoAdvantage,
     LeaveOneOutAdvantage,
     MaxRlAdvantage,
@@ -493,6 +496,19 @@ def test_advantages_are_those_of_the_objective(config, rewards):
 
 def test_equal_rewards_have_no_advantage():
     assert advantages(GrpoAdvantage(eps=0), (0.5,) * 4) == (0.0,) * 4
+
+
+def test_every_advantage_has_words_of_its_own():
+    configs = get_args(get_args(Advantage)[0])
+    assert len(configs) >= 15
+    said = {config: formula(Objective(advantage=config())).splitlines()[0] for config in configs}
+    assert len(set(said.values())) == len(configs)
+    assert not [config for config, text in said.items() if "None" in text]
+    gae = formula(Objective(advantage=GaeAdvantage(gamma=0.9, lam=0.8)))
+    assert "GAE(γ 0.9, λ 0.8)" in gae
+    # the divisor of a standard deviation is told: n − 1 or n
+    shown = [formula(Objective(advantage=GrpoAdvantage(ddof=d))).splitlines()[0] for d in (1, 0)]
+    assert ["[n−1]" in text for text in shown] == [True, False]
 
 
 @pytest.mark.parametrize("name", [r.id for r in recipes.ALL.values() if r.objective.length.penalty])

@@ -119,6 +119,36 @@ def test_the_command_lists_draws_and_refuses(desk, monkeypatch):
     assert Path("out/t.html").read_bytes() == first
 
 
+def test_the_command_fills_a_readme_between_its_markers_alone(desk):
+    claims = [
+        {"id": "a", "verdict": "holds"},
+        {"id": "b", "verdict": "undecided"},
+        {"id": "c", "verdict": "holds"},
+    ]
+    reports = desk.folder / "reports"
+    desk.write("reports/claims.json", json.dumps({"claims": claims}))
+    desk.write("README.md", "mine <!-- claims:begin -->stale<!-- claims:end --> too\n")
+    desk.write("README.zh.md", "没有\n")
+    assert desk.done("report", "readme").out == "wrote README.md\n"
+    text = (desk.folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("mine <!-- claims:begin -->\n3 claims: 2 hold, 1 undecided (")
+    assert text.endswith("\n<!-- claims:end --> too\n")
+    assert "stale" not in text
+    assert (desk.folder / "README.zh.md").read_text(encoding="utf-8") == "没有\n"
+    # again: nothing changes, and the file is still named
+    assert desk.done("report", "readme", "--json").document["pages"] == ["README.md"]
+    assert (desk.folder / "README.md").read_text(encoding="utf-8") == text
+    desk.write("README.md", "<!-- claims:begin --> alone")
+    assert "one <!-- claims:begin --> and one" in desk.refused("report", "readme")
+    desk.write("README.md", text)
+    (reports / "claims.json").write_text("{", encoding="utf-8")
+    assert "not a JSON document" in desk.refused("report", "readme")
+    (reports / "claims.json").unlink()
+    assert "it comes from dapolab claims" in desk.refused("report", "readme")
+    desk.write("README.md", "no marker")
+    assert "no README.md with" in desk.refused("report", "readme")
+
+
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_pages_are_what_their_tables_draw(name, tmp_path):
     stored = read(STUDIES[name], ROOT / "reports")
