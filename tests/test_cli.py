@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -144,6 +145,14 @@ def test_bench_document(desk, monkeypatch):
     check_envelope(document, "bench", seed=None)
     assert document["benchmarks"] == rows
     assert " 2 " in desk.done("bench").out
+
+
+def test_the_module_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dapolab", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("dapolab", run_name="__main__")
+    assert not stop.value.code
+    assert capsys.readouterr().out == f"dapolab {__version__}\n"
 
 
 # seeds

@@ -1,6 +1,7 @@
 """Pages from stored tables: the same bytes again, and no table but the measured one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pandas as pd
 import pytest
 from cli_cases import Desk
 
+from dapolab.bandit import find_study
 from dapolab.errors import ConfigError
 from dapolab.report import Document, Section, Table, render
 from dapolab.stats import mean_estimate
-from dapolab.studies import STUDIES, index_document, read, save
-from dapolab.studies.bandits import estimate_table, estimates_from
+from dapolab.studies import STUDIES, index_document, read, save, sweeps
+from dapolab.studies.bandits import Part, bandit_study, estimate_table, estimates_from
 from dapolab.studies.study import Study
 
 ROOT = Path(__file__).parents[1]
@@ -147,6 +149,69 @@ def test_the_command_fills_a_readme_between_its_markers_alone(desk):
     assert "it comes from dapolab claims" in desk.refused("report", "readme")
     desk.write("README.md", "no marker")
     assert "no README.md with" in desk.refused("report", "readme")
+
+
+def test_a_sweep_is_measured_at_its_settings(desk, monkeypatch):
+    chart = sweeps.Chart(
+        "few",
+        "rollout.groups_per_step",
+        "hardware.slots",
+        {"time/rollout_seconds": "seconds", "no/such_metric": "nothing"},
+        "?",
+        "-",
+        "groups",
+    )
+    monkeypatch.setattr(sweeps, "FOLDER", desk.folder)
+    monkeypatch.setattr(sweeps, "CHARTS", (chart,))
+    with pytest.raises(ConfigError, match="run in a checkout"):
+        sweeps._measure(0, False, print)
+    desk.write(
+        "few.toml",
+        'name = "few"\nbase = "tiny.toml"\n[fixed]\n"collector.kind" = "none"\n'
+        '[grid]\n"rollout.groups_per_step" = [1, 2]\n"hardware.slots" = [2, 8]\n',
+    )
+    told = []
+    table = sweeps._measure(0, False, lambda: told.append(1))["few"]
+    assert len(told) == 1
+    found = table.set_index([chart.x, chart.by])
+    # two answers of 20 tokens a group, 10 ms an iteration and 0.1 ms an answer in it
+    for groups, slots, seconds in (
+        (1, 2, 20 * (0.01 + 2e-4)),
+        (1, 8, 20 * (0.01 + 2e-4)),
+        (2, 8, 20 * (0.01 + 4e-4)),
+        (2, 2, 2 * 20 * (0.01 + 2e-4)),  # one group waits for the other's slots
+    ):
+        row = found.loc[(groups, slots)]
+        assert row["time/rollout_seconds"] == pytest.approx(seconds)
+        assert row["time/rollout_seconds/se"] == pytest.approx(0, abs=1e-12)
+        assert row["replications"] == 2
+    assert "no/such_metric" not in table
+    assert sweeps._lines(chart, "no/such_metric", table) == []
+    few, many = sweeps._lines(chart, "time/rollout_seconds", table)
+    assert (few.label, many.label) == ("slots 2", "slots 8")
+    assert few.x == many.x == (1.0, 2.0)
+    assert few.y[1] > 1.9 * few.y[0]
+
+
+def test_a_page_on_toys_is_measured_and_drawn(monkeypatch):
+    own = find_study("length_classes")
+    training = own.base.training.model_copy(update={"n_steps": 130})
+    short = replace(own, base=own.base.model_copy(update={"training": training}))
+    monkeypatch.setattr("dapolab.bandit.find_study", lambda _: short)
+    part = Part("length_classes", "Lengths", "?", modes=tuple(own.modes[:2]))
+    page = bandit_study("t", title="T", question="?", lead="L.", parts=[part], n_seeds=200)
+    tables = page.measure(3, True, lambda: None)
+    assert set(tables) == {f"length-classes.{name}" for name in ("curves", "estimates", "reads")}
+    steps = tables["length-classes.curves"]["step"].unique()
+    # as many points as a figure shows, the ends among them
+    assert (min(steps), max(steps)) == (0, 130)
+    assert len(steps) <= 67
+    estimates = tables["length-classes.estimates"]
+    assert estimates["row"].nunique() == 2
+    assert estimates["n"].max() == 20  # quick: a tenth of the seeds
+    document = page.document(tables, {"version": "1"})
+    assert document.provenance["seeds"] == "20"
+    assert document.sections[0].title == "Lengths"
 
 
 @pytest.mark.parametrize("name", COMMITTED)
