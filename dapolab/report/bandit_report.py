@@ -319,7 +319,7 @@ def _title(alike: Sequence[str], rows: pd.DataFrame) -> str:
     if alike[0].startswith(PROMPT_ACCURACY):
         number = alike[0].removeprefix(PROMPT_ACCURACY)
         first = rows.loc[rows["step"] == rows["step"].min(), "mean"].mean()
-        return f"prompt {number}, from {_shown(float(first), 'share')}"
+        return f"prompt {number}: {_shown(float(first), 'share')}"
     return " = ".join(head(metric) for metric in alike)
 
 
@@ -384,6 +384,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:
         axes.plot(step, mean, style, color=colour, linewidth=1.8, label=name)
     axes.grid(visible=True, axis="both")
     axes.tick_params(axis="y", labelcolor=MUTED)
+    axes.margins(x=0.02)  # no tick at the very end, whose label would leave the figure
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("step")
     if _unit(rows) == "share":

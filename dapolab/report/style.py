@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 INK, MUTED, LINE, CARD = "#1f2933", "#66727f", "#dde3e9", "#fffffe"
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)", CARD: "var(--card)"}
@@ -124,7 +125,9 @@ def drawing() -> Iterator[None]:
 
 def new_figure(*, height_in: float, width_in: float = WIDTH_IN) -> Figure:
     """Return an empty figure without pyplot, so nothing is global and nothing needs closing."""
-    return Figure(figsize=(width_in, height_in), layout="constrained")
+    # a browser's font may be a little wider than the one that places the last label of an axis
+    layout = ConstrainedLayoutEngine(w_pad=6 / 72)
+    return Figure(figsize=(width_in, height_in), layout=layout)
 
 
 def policy_colours(policies: Sequence[str]) -> dict[str, str]:

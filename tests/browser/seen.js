@@ -68,6 +68,16 @@ globalThis.seen = (() => {
     return taken > 0.6 * room ? [`${head.innerText}: ${taken} of ${room} px`] : [];
   });
 
+  // Cells of words that are so narrow that words are cut into letters.
+  const cutWords = () => [...document.querySelectorAll("tbody th, tbody td")].flatMap(cell => {
+    const style = getComputedStyle(cell);
+    const room = cell.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    const lines = cell.clientHeight / parseFloat(style.lineHeight);
+    const text = cell.innerText.trim();
+    const few = 4 * parseFloat(style.fontSize);
+    return text.length > 8 && room < few && lines > 2 ? [`${text}: ${room} px wide`] : [];
+  });
+
   const luminance = colour => {
     const [r, g, b] = colour.match(/[\d.]+/g).map(Number).map(v => v / 255)
       .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
@@ -125,5 +135,5 @@ globalThis.seen = (() => {
     }));
   };
 
-  return {wide, hiddenFigures, wideRowHeads, paleFigures, rowsOf, sortedByEach};
+  return {wide, hiddenFigures, wideRowHeads, cutWords, paleFigures, rowsOf, sortedByEach};
 })();

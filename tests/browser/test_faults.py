@@ -91,6 +91,13 @@ def test_a_row_head_that_covers_the_row_is_noticed(show: Show) -> None:
     assert "name: 3" in show(table.format(300, "x" * 99)).faults("wideRowHeads")[0]
 
 
+def test_words_that_are_cut_into_letters_are_noticed(show: Show) -> None:
+    cell = '<table><tr><td style="line-height: 20px; {}">engine seconds</table>'
+    assert show(cell.format("width: 9em")).faults("cutWords") == []
+    narrow = "max-width: 2em; overflow-wrap: anywhere"
+    assert "engine seconds: " in show(cell.format(narrow)).faults("cutWords")[0]
+
+
 def test_pale_text_of_a_figure_is_noticed(show: Show) -> None:
     # 4.54 and 4.48 to one on white: relative luminance by hand, WCAG 2, 1.4.3
     assert show(figure(SVG.format(300, "#767676"))).faults("paleFigures") == []

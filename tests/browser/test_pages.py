@@ -38,6 +38,7 @@ def test_nothing_is_cut_off_and_the_page_itself_never_scrolls_sideways(
     assert it.faults("wide") == []
     assert it.faults("hiddenFigures") == []
     assert it.faults("wideRowHeads") == []
+    assert it.faults("cutWords") == []
 
 
 def test_text_in_figures_stands_out(it: Opened) -> None:
