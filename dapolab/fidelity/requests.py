@@ -241,7 +241,9 @@ def fit_requests(
         with_values(law, dict(zip(free, fit.theta_K.tolist(), strict=True))), source=source
     )
     estimates = {
-        name: Estimate(value, value - half, value + half, fit.n, "s")
+        name: Estimate(
+            value, value - half, value + half, fit.n, "s" if name == "a_s" else "s/token"
+        )
         for name, value, half in zip(free, fit.theta_K.tolist(), fit.half_K.tolist(), strict=True)
     }
     missing.append(("prefill_context_s", "prefill is fitted by tokens alone in a request trace"))
