@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dapolab import __version__
+from dapolab.cli.parsing import silence_stdout
 from dapolab.errors import ConfigError
 
 COMMANDS = {
@@ -41,12 +42,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        try:
+            return _run(words)
+        finally:
+            # --help leaves by SystemExit, its text still in the buffer
+            sys.stdout.flush()
     except ConfigError as error:
         return _refuse(str(error), code=2)
     except KeyboardInterrupt:
         return _refuse("interrupted; the same command goes on from the last checkpoint", code=130)
     except BrokenPipeError:
+        silence_stdout()
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -17,7 +17,8 @@ def summarise(run: Run) -> str:
         _updates(run),
     ]
     loop = run.trainer + (f" (assumed: {run.assumed})" if run.assumed else "")
-    return f"{run.framework} {run.version_text}, {loop}: " + "; ".join(parts)
+    text = f"{run.framework} {run.version_text}, {loop}: " + "; ".join(parts)
+    return " ".join(text.split())  # a value may hold line breaks
 
 
 def _clip(run: Run) -> str:

@@ -47,8 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     stderr. 130: interrupted.
     """
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        try:
+            code = _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            # --help leaves by SystemExit, its text still in the buffer
+            sys.stdout.flush()
     except ConfigError as error:
         return _refuse(str(error))
     except BrokenPipeError:

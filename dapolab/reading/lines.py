@@ -256,7 +256,7 @@ def parquet_rows(source: Source, *, lists: Collection[str] = ()) -> Iterator[tup
                     number += 1
                     yield number, row
                 source.progress.advance(size * batch.num_rows // total)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise source.error(f"not a readable Parquet file ({reason(error)})") from None
 
 

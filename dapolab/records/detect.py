@@ -92,7 +92,7 @@ def _is_areal(path: Path) -> bool:
 def _parquet_names(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return []  # the reader says what is wrong with it
 
 

@@ -121,6 +121,17 @@ def test_any_bytes(tmp_path: Path, data: bytes, name: str) -> None:
         return
 
 
+@pytest.mark.parametrize("times", ["1e999", ".inf", "1e308", ".nan", "-1e308"])
+def test_a_multiplier_of_any_size(times: str) -> None:
+    settings = f"num_prompts_per_step: 100, use_dynamic_sampling: true, batch_multiplier: {times}"
+    text = f"grpo: {{{settings}}}"
+    survives(text, name="a.yaml", framework="nemo-rl")
+
+
+def test_a_value_with_line_breaks_leaves_the_summary_on_one_line() -> None:
+    survives('actor_rollout_ref.actor.loss_agg_mode="token-\nmean"', framework="verl")
+
+
 @pytest.mark.parametrize(
     "text",
     [

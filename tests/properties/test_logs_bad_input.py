@@ -1,9 +1,11 @@
 """Whatever a log holds: a table or one line of refusal; noise between steps changes nothing."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -111,3 +113,18 @@ def test_whole_seeds_are_read_by_one_reader(tmp_path: Path) -> None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     assert fuzz_readers.run(200, seed=11, folder=tmp_path, keep=tmp_path) == 0
+
+
+@pytest.mark.parametrize("read", fuzz_readers.READERS, ids=["records", "log"])
+def test_names_that_are_no_text_in_parquet(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    frame = pd.DataFrame({"prompt_id": ["a", "a"], "n_tokens": [3, 4], "correct": [1.0, 0.0]})
+    content = fuzz_readers.parquet(frame)
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content.replace(b"prompt_id", b"prompt\xf4id"))
+    assert "Parquet" in fuzz_readers.check(path, read)
+
+
+def test_a_key_with_a_line_break_is_named_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"feed\\nback": 1.0, "score": 2.0}\n' * 2)
+    assert "feed back" in fuzz_readers.check(path, fuzz_readers.READERS[1])

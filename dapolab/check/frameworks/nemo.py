@@ -1,5 +1,7 @@
 """NeMo RL's GRPO YAML (commit 7ea279a): the settings that decide clip, filter and loss."""
 
+import math
+
 from dapolab.check.reading import Reading, Source
 from dapolab.check.run import ClipShape, Filter, Overlong, Run
 from dapolab.check.values import Value
@@ -164,12 +166,12 @@ def _overlong(reading: Reading) -> Overlong | None:
 def _filter(reading: Reading, groups: int | None) -> Filter | None:
     if reading.flag("grpo.use_dynamic_sampling") is not True:
         return None
-    times = reading.number("grpo.batch_multiplier") or 1.0
+    size = (groups or 0) * (reading.number("grpo.batch_multiplier") or 1.0)
     limit = reading.integer("grpo.dynamic_sampling_max_gen_batches")
     return Filter(
         "std",
         "rounds",
-        int(groups * times) if groups else None,
+        int(size) if size and math.isfinite(size) else None,
         max_rounds=limit + 1 if limit is not None else None,  # grpo.py: one more is generated
     )
 
