@@ -41,7 +41,7 @@ mutants: $(VENV)/.test  ## wrong objectives, one after the other: each must turn
 # The kernel's lines are compiled, and seen only where numba leaves them to Python: slow, so its own tests.
 KERNEL_TESTS = tests/test_decode_engine.py tests/test_engine_calls.py tests/test_engine_keep.py \
   tests/properties/test_decode_judge.py tests/properties/test_decode_calls.py
-coverage: $(VENV)/.test  ## lines of dapolab that the tests run; half an hour
+coverage: $(VENV)/.test  ## lines of dapolab that the tests run
 	$(BIN)/python -m pytest -n 2 -q -o filterwarnings= --cov=dapolab --cov-report= --ignore=tests/benchmarks
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -q -o filterwarnings= --cov=dapolab --cov-append \
 	  --cov-report=term:skip-covered --cov-fail-under=95 $(KERNEL_TESTS)
