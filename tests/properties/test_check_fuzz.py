@@ -128,6 +128,13 @@ def test_a_multiplier_of_any_size(times: str) -> None:
     survives(text, name="a.yaml", framework="nemo-rl")
 
 
+@pytest.mark.parametrize(("window", "generation"), [(0, 4), (4, 0), (0, 0), (-1, 4)])
+def test_windows_without_a_ratio(window: int, generation: int) -> None:
+    text = f"gradient_accumulation_steps: {window}\nsteps_per_generation: {generation}\n"
+    for version in ("1.10", "1.16"):
+        survives(text, name="a.yaml", framework="trl", version=version)
+
+
 def test_a_value_with_line_breaks_leaves_the_summary_on_one_line() -> None:
     survives('actor_rollout_ref.actor.loss_agg_mode="token-\nmean"', framework="verl")
 

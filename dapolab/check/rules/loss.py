@@ -35,6 +35,8 @@ def trl_window(run: Run) -> Iterator[Finding]:
     window, generation = run.facts.get("window"), run.facts.get("generation")
     if not isinstance(window, int) or not isinstance(generation, int) or window == generation:
         return
+    if min(window, generation) < 1:  # refused elsewhere, and no ratio
+        return
     if not newer(run.version_text, "1.16"):
         factor = window / generation
         yield run.finding(
