@@ -17,6 +17,7 @@ from scipy import stats
 
 from dapolab.claims.claim import Row
 from dapolab.claims.verdict import check_rival, judge
+from dapolab.report.style import legend_columns
 from gpu_runs.preset import Preset, load
 from gpu_runs.validate import aggregation, clip_higher, ladder, paired, picture, truncated
 from gpu_runs.validate.aggregation import COSINE, NORM, SEQ, TO_NORM, TO_SEQ, TOKEN
@@ -27,7 +28,6 @@ from gpu_runs.validate.dumped import signal_of
 from gpu_runs.validate.paired import Contrast, decisive_p, holm
 from gpu_runs.validate.run import run_study, stored
 from gpu_runs.validate.standard_length import class_of, standard_length
-from gpu_runs.validate.training_figures import legend_columns
 
 STUDIES = (aggregation, picture, clip_higher, truncated, ladder)
 
@@ -366,7 +366,7 @@ def test_runs_may_be_fewer_than_the_studys_own(tmp_path: Path) -> None:
 
 
 def test_a_legend_has_as_many_columns_as_fit() -> None:
-    """Six for a line and its gaps: 4·(14 + 6) = 80 fit in 94, 40 + 40 + 1 + 3·6 = 99 do not."""
+    """Of 57.6 em: 4·(.6·14 + 4.8) = 52.8 fit, .6·(40 + 40 + 1) + 3·4.8 = 63 do not."""
     assert legend_columns(["x" * 14] * 4) == 4
     assert legend_columns(["x" * 20, "x" * 22, "x"]) == 3
     assert legend_columns(["x" * 40, "x" * 40, "x"]) == 2

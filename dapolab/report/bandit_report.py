@@ -17,9 +17,9 @@ from dapolab.report.document import Block, Document, FigureSpec, Section, Table
 from dapolab.report.style import (
     MUTED,
     SERIES_COLOURS,
-    WIDTH_IN,
     drawing,
     label,
+    legend_columns,
     new_figure,
 )
 from dapolab.stats import Estimate
@@ -274,7 +274,7 @@ def _figure(
     with drawing():
         n_rows = -(-len(panels) // _PANELS_A_ROW)
         n_columns = -(-len(panels) // n_rows)
-        n_legend = _legend_columns(modes)
+        n_legend = legend_columns([mode[:_LONGEST] for mode in modes], handle_em=_HANDLE_EM)
         height_in = 0.3 + 0.2 * -(-len(modes) // n_legend) + 2.7 * n_rows
         figure = new_figure(height_in=height_in)
         places = np.atleast_1d(figure.subplots(n_rows, n_columns)).flatten()
@@ -354,19 +354,6 @@ def _unit(rows: pd.DataFrame) -> str:
 
 def _shown(value: float, unit: str) -> str:
     return f"{formats.number(100 * value)} %" if unit == "share" else formats.number(value)
-
-
-def _legend_columns(modes: Sequence[str]) -> int:
-    """Return how many columns of names of modes fit side by side, whole."""
-    letters = [min(_LONGEST, len(mode)) for mode in modes]
-    for n in range(min(4, len(modes)), 1, -1):
-        # matplotlib fills one column after the other, the first ones with what is left over
-        columns = np.array_split(letters, n)
-        # a letter of 9 points is at most 0.6 em wide on average; gaps take 25 points beside a line
-        widths = (0.6 * max(column) + _HANDLE_EM + 25 / 9 for column in columns)
-        if sum(widths) <= 8 * WIDTH_IN:
-            return n
-    return 1
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, modes: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -128,6 +129,24 @@ def new_figure(*, height_in: float, width_in: float = WIDTH_IN) -> Figure:
     # a browser's font may be a little wider than the one that places the last label of an axis
     layout = ConstrainedLayoutEngine(w_pad=6 / 72)
     return Figure(figsize=(width_in, height_in), layout=layout)
+
+
+def legend_columns(labels: Sequence[str], *, handle_em: float = 2.0) -> int:
+    """Return the columns, at most four, in which a legend fits the width of a figure, names whole.
+
+    Parameters
+    ----------
+    handle_em : length of the line beside a name, as matplotlib's ``handlelength``.
+    """
+    letters = [len(label) for label in labels]
+    for n in range(min(4, len(labels)), 1, -1):
+        # matplotlib fills one column after the other, the first ones with what is left over
+        columns = np.array_split(letters, n)
+        # a letter of 9 points is at most 0.6 em wide on average; gaps take 25 points beside a line
+        widths = (0.6 * max(column) + handle_em + 25 / 9 for column in columns)
+        if sum(widths) <= 8 * WIDTH_IN:
+            return n
+    return 1
 
 
 def policy_colours(policies: Sequence[str]) -> dict[str, str]:

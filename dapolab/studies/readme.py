@@ -144,7 +144,7 @@ def numbers_block(reports: Path, language: str) -> str:
 
 def _training(folder: Path, words: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return three predictions of real training and how all its claims came out; none unstored."""
-    claims = [claim for path in sorted(folder.glob("*/claims.json")) for claim in _read_list(path)]
+    claims = [claim for path in sorted(folder.glob("*/claims.json")) for claim in _read(path)]
     if not claims:
         return []
     rows = []
@@ -184,16 +184,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _read_list(path: Path) -> Claims:
-    found: Any = _read(path)
-    return list(found)
-
-
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:
     try:
-        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: not there; it comes from dapolab {path.stem}") from None
     except ValueError:
         raise ConfigError(f"{path}: not a JSON document; write it again") from None
-    return body

@@ -3,29 +3,17 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from dapolab.report import FigureSpec
 from dapolab.report.dots import Dots, Panel, dot_panels
-from dapolab.report.style import drawing, new_figure, plain
+from dapolab.report.style import drawing, legend_columns, new_figure, plain
 from dapolab.stats import Estimate
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1")
 STYLES = ("-", "--", "-.", ":")
 PANELS_A_ROW = 2
-LEGEND_CHARACTERS = 94
-"""That a line of a legend has room for; a line and its gaps take six."""
-
-
-def legend_columns(labels: Sequence[str]) -> int:
-    """Return the columns, at most four, in which a legend fits the width of a figure."""
-    for n in range(min(4, len(labels)), 1, -1):
-        columns = np.array_split(np.array([len(label) for label in labels]), n)
-        if sum(column.max() + 6 for column in columns) <= LEGEND_CHARACTERS:
-            return n
-    return 1
 
 
 def curve_figure(
